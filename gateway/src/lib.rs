@@ -36,6 +36,7 @@ pub mod cloud;
 pub mod cluster;
 pub mod credentials;
 pub mod inspection;
+pub mod machine_status;
 pub mod manifests;
 pub mod metrics;
 pub mod network;

@@ -83,10 +83,13 @@ enum Command {
     /// Manage provisioning tokens for machines that cannot attest.
     #[command(subcommand)]
     Token(commands::token::Command),
+    /// List machines with their state; import and export the allowlist.
+    #[command(subcommand)]
+    Machines(commands::machines::Command),
     /// Edit the EK allowlist: TPMs by the digest of their EK.
     #[command(subcommand)]
     Ek(commands::ek::Command),
-    /// List and revoke machines, and free their names and claims.
+    /// Revoke machines, and free their names and claims.
     #[command(subcommand)]
     Node(commands::node::Command),
     /// Describe the requirements of a pool.
@@ -141,6 +144,7 @@ fn main() -> ExitCode {
         Command::Ca(command) => commands::ca::run(&config, &command),
         Command::Certificate(command) => commands::certificate::run(&config, &command),
         Command::Token(command) => commands::token::run(&config, &command),
+        Command::Machines(command) => commands::machines::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),
         Command::Policy(command) => commands::policy::run(&config, &command),

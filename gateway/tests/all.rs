@@ -65,6 +65,7 @@ mod log_commands;
 mod log_of_store;
 mod log_retention;
 mod log_segments;
+mod machines;
 mod manifests;
 mod mcs;
 mod metrics;

@@ -250,7 +250,7 @@ async fn attack_08_another_tpm_cannot_take_a_nodes_name() {
         "whose the name is, is not for another node to know"
     );
     gateway.attest(next_boot(&node), Some("worker-0")).await.ticket();
-    assert!(gateway.command(&["node", "list"]).contains(&format!("tpm:{ek}")));
+    assert!(gateway.command(&["machines", "list"]).contains(&format!("tpm:{ek}")));
     // Nor does one TPM collect names.
     gateway
         .attest(next_boot(&node), Some("worker-1"))
@@ -329,17 +329,21 @@ async fn log_show_finds_refusals_by_node_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn node_list_omits_refused_machines() {
+async fn a_refused_machine_is_listed_as_refused() {
     let gateway = Gateway::start();
     let (node, refused) = (tpm(), tpm());
     gateway.endorse(&node, &["--name", "worker-0"]);
     gateway.endorse(&refused, &[]);
-    let listed = || gateway.command(&["node", "list"]).contains(&digest(&refused));
+    let row = || {
+        let list = gateway.command(&["machines", "list"]);
+        list.lines().find(|line| line.contains(&digest(&refused))).unwrap().to_owned()
+    };
+    assert!(row().contains(" Expected "), "{}", row());
     let answer = gateway.attest(next_boot(&refused), Some("worker-0")).await;
     answer.refused(403, "node-name-taken");
-    assert!(!listed());
+    assert!(row().contains(" Refused ") && row().contains(" node-name-taken "), "{}", row());
     gateway.attest(next_boot(&refused), None).await.ticket();
-    assert!(listed());
+    assert!(row().contains(" Trusted ") && !row().contains("node-name-taken"), "{}", row());
 }
 
 #[tokio::test(flavor = "multi_thread")]

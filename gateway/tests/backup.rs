@@ -184,7 +184,7 @@ fn refuses_half_an_altered_and_a_foreign_backup() {
     let coloured = refusal(&other, &bad, &[], 1);
     assert!(coloured.contains("[31mred") && !coloured.contains('\x1b'), "{coloured}");
     self::said(&restore(&other, &file, &["--another-site"]));
-    assert!(other.command(&["ek", "list"]).contains("worker-1"));
+    assert!(other.command(&["machines", "list"]).contains("worker-1"));
     // A secret of the file is in no message.
     let secret = fs::read_to_string(gateway.path("state/log.key")).unwrap();
     assert!(!said.contains(secret.lines().nth(1).unwrap()));
@@ -246,8 +246,8 @@ async fn lists_the_acts_since_a_backup_and_repeats_them() {
     assert_eq!(verbs, expected, "{report}");
     let aside = report["replaced"].as_str().unwrap();
     assert!(fs::metadata(format!("{aside}/gateway.db")).unwrap().len() > 0);
-    let list = gateway.command(&["node", "list"]);
-    assert!(!list.contains("revoked"), "{list}");
+    let list = gateway.command(&["machines", "list"]);
+    assert!(!list.contains("Banned"), "{list}");
 
     // Each command runs as printed.
     for command in acts.iter().flat_map(|act| act["commands"].as_array().unwrap()) {
@@ -263,12 +263,13 @@ async fn lists_the_acts_since_a_backup_and_repeats_them() {
             .unwrap();
         assert!(output.status.success(), "{command}: {output:?}");
     }
-    let list = gateway.command(&["node", "list"]);
+    let list = gateway.command(&["machines", "list"]);
+    let shown = gateway.command(&["machines", "list", "--state", "banned", "--output", "json"]);
     assert!(
-        list.contains("it's sold") && list.lines().any(|line| line.contains("worker-9")),
-        "{list}"
+        shown.contains("it's sold") && list.lines().any(|line| line.contains("worker-9")),
+        "{shown}"
     );
-    let eks = gateway.command(&["ek", "list"]);
+    let eks = gateway.command(&["machines", "list"]);
     assert!(eks.contains(&known) && eks.contains(&added) && eks.contains("worker-3"), "{eks}");
     assert!(!gateway.command(&["token", "list"]).contains("gone"));
 
@@ -301,7 +302,7 @@ fn a_chain_begins_after_a_restore_onto_an_empty_state_folder() {
     assert!(text.contains("There is no attestation log here: acts since"), "{text}");
     assert_eq!(gateway.command(&["log", "show-key"]), key);
     gateway.run();
-    assert!(gateway.command(&["ek", "list"]).contains(&ek));
+    assert!(gateway.command(&["machines", "list"]).contains(&ek));
     assert_ne!(gateway.log_lines()[0]["chain"]["id"], chain);
     is_whole(&gateway);
     assert!(!gateway.command(&["check"]).contains("ERROR"));
@@ -439,7 +440,7 @@ fn files_of_a_newer_release_are_set_aside() {
     assert_eq!(fs::read_to_string(format!("{aside}/seal.key")).unwrap(), newer);
     assert!(fs::metadata(format!("{aside}/standing.json")).is_ok());
     gateway.run();
-    assert!(gateway.command(&["ek", "list"]).contains(&ek));
+    assert!(gateway.command(&["machines", "list"]).contains(&ek));
     is_whole(&gateway);
     assert!(!gateway.command(&["check"]).contains("ERROR"));
 }
@@ -498,7 +499,7 @@ fn no_gateway_serves_after_half_a_restore() {
         false => run(&["restore", &file, "--replace"]),
     };
     said(&again);
-    assert!(said(&run(&["ek", "list"])).contains(&ek));
+    assert!(said(&run(&["machines", "list"])).contains(&ek));
 }
 
 #[test]
@@ -521,7 +522,7 @@ fn a_killed_restore_is_finished_by_the_next() {
         restoring.kill().unwrap();
         killed += usize::from(!restoring.wait().unwrap().success());
         said(&restore(&gateway, &file, &["--replace"]));
-        assert!(gateway.command(&["ek", "list"]).contains(&ek));
+        assert!(gateway.command(&["machines", "list"]).contains(&ek));
     }
     assert!(killed > 0);
     gateway.run();
@@ -557,7 +558,7 @@ fn a_restore_on_a_full_disk_can_be_repeated() {
     let refused = limited();
     let said_now = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said_now.contains("nothing was restored"), "{said_now}");
-    assert_eq!(gateway.command(&["ek", "list"]).matches("worker-").count(), 40);
+    assert_eq!(gateway.command(&["machines", "list"]).matches("worker-").count(), 40);
     let names = |files: &[(String, Vec<u8>)]| files.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&contents(&gateway)), names(&before), "{said_now}");
     assert!(fs::read_to_string(gateway.path("state/seal.key")).unwrap().contains("seal 3"));
@@ -567,7 +568,7 @@ fn a_restore_on_a_full_disk_can_be_repeated() {
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("a.backup"), "{refused:?}");
     said(&restore(&gateway, &file, &[]));
-    assert_eq!(gateway.command(&["ek", "list"]).matches("worker-").count(), 40);
+    assert_eq!(gateway.command(&["machines", "list"]).matches("worker-").count(), 40);
     gateway.run();
     is_whole(&gateway);
 }

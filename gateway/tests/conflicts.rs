@@ -44,7 +44,7 @@ async fn attack_44_reappraises_evidence_after_a_concurrent_revocation() {
     let (by_name, _, answer) = attest(1, |store, _| revoke(store, NAME.to_owned())).await;
     answer.refused(403, "node-revoked");
     let (off, _, answer) = attest(1, |store, ek| async move {
-        assert!(enrolment::disallow(&*store, ek, 1).await.unwrap());
+        assert!(enrolment::disallow(&*store, &ek.identity(), 1).await.unwrap());
     })
     .await;
     answer.refused(403, "ek-not-endorsed");

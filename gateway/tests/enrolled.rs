@@ -1,10 +1,11 @@
-//! Enrolment of a machine under a name: wherever it is interrupted, all of it is there, or nothing.
+//! Enrolment of machines under names: wherever it is interrupted, all of a machine is there, or nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use attest::EkDigest;
 use attest_machines::enrolment::{self, EkRecord};
+use attest_machines::import::{ImportRow, apply, plan, transaction_count};
 use attest_store::engine::{Engine, Work};
 use attest_store::engine_layer::EngineLayer;
 use attest_store::{Embedded, EntryKind, Store, StoreEntry, StoreError};
@@ -14,6 +15,7 @@ fn record(name: Option<&str>) -> EkRecord {
         name: name.map(str::to_owned),
         added: 1,
         pools: Vec::new(),
+        note: None,
         removed: None,
     }
 }
@@ -37,6 +39,29 @@ impl EngineLayer for Mortal {
             return Err(StoreError::Closed);
         }
         self.engine.transact(work).await
+    }
+}
+
+/// Engine like [`Mortal`] that takes few writes at once.
+#[derive(Debug)]
+struct Narrow(Mortal);
+
+#[async_trait]
+impl EngineLayer for Narrow {
+    fn engine(&self) -> &dyn Engine {
+        &self.0.engine
+    }
+
+    async fn transact(&self, work: Work) -> Result<(), StoreError> {
+        EngineLayer::transact(&self.0, work).await
+    }
+
+    async fn read(&self, work: Work) -> Result<(), StoreError> {
+        self.0.engine.read(work).await
+    }
+
+    fn atomic_writes_limit(&self) -> Option<usize> {
+        Some(8)
     }
 }
 
@@ -82,4 +107,41 @@ async fn enrolment_by_name_is_atomic() {
             broken_off += 1;
         }
     }
+}
+
+#[tokio::test]
+async fn interrupted_import_leaves_whole_rows_and_is_finished_by_the_next() {
+    let row = |number: u8| ImportRow {
+        line: u64::from(number) + 1,
+        identity: format!("tpm:{}", format!("{number:02x}").repeat(32)),
+        name: Some(format!("worker-{number}")),
+        pools: None,
+        note: None,
+    };
+    let rows: Vec<ImportRow> = (1..=7).map(row).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let whole = {
+        let store = Embedded::open(&folder.path().join("whole.db")).unwrap();
+        let planned = plan(&store, rows.clone(), 10).await.unwrap();
+        assert_eq!(transaction_count(&store, planned.changes.len()), 1);
+        apply(&store, &store, &planned.changes).await.unwrap();
+        content(&store).await
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let store = Narrow(Mortal {
+        engine: Embedded::open(&folder.path().join("gateway.db")).unwrap(),
+        left: AtomicUsize::new(2),
+    });
+    let planned = plan(&store, rows.clone(), 10).await.unwrap();
+    // Two rows of three entries fit beside the record.
+    assert_eq!(transaction_count(&store, planned.changes.len()), 4);
+    let error = apply(&store, &store, &planned.changes).await.unwrap_err();
+    assert_eq!((error.done, error.all), (4, 7));
+    let counts: Vec<usize> = content(&store).await.iter().map(Vec::len).collect();
+    assert_eq!(counts, [4, 4, 4]);
+    store.0.left.store(usize::MAX, Ordering::Relaxed);
+    let planned = plan(&store, rows, 10).await.unwrap();
+    assert_eq!((planned.new_count(), planned.unchanged), (3, 4));
+    apply(&store, &store, &planned.changes).await.unwrap();
+    assert_eq!(content(&store).await, whole);
 }

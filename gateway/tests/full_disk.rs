@@ -17,7 +17,7 @@ while read -r arguments; do
 done
 rm filler
 [ "$before" = "$(sha256sum gw/tls/* gw/state/gateway.db)" ] && echo "== unchanged"
-"$0" ek list
+"$0" machines list
 "#;
 
 #[test]
@@ -30,7 +30,7 @@ fn each_command_names_a_full_disk() {
         "ek add 2222222222222222222222222222222222222222222222222222222222222222 --name worker-2",
         "ek remove 0000000000000000000000000000000000000000000000000000000000000001",
         "node revoke worker-1 --anyway",
-        "node list",
+        "machines list",
         "token create --pool worker",
         "certificate renew",
         "ca introduce",

@@ -151,7 +151,7 @@ async fn attack_07_refuses_a_changed_tpm_until_forget_history() {
             things.iter().all(|thing| thing["kind"] == "clock") && !things.is_empty(),
             "{things:?}"
         );
-        assert!(gateway.command(&["node", "list"]).contains("worker-7"));
+        assert!(gateway.command(&["machines", "list"]).contains("worker-7"));
         gateway.attest(bad(&case), None).await.ticket();
         assert_eq!(alerts(&last(&gateway)), [""; 0]);
         // What it is now counts from here on; of the log that is the older one, too.

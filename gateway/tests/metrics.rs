@@ -281,7 +281,7 @@ async fn waiting_machines_are_counted() {
         let found = samples(&scrape(&address, None).await.1);
         if found["attest_gateway_machines_waiting{pool=\"worker\"}"] == 1.0 {
             assert_eq!(found["attest_gateway_machines_waiting{pool=\"infra\"}"], 0.0);
-            assert_eq!(found["attest_gateway_new_values_total{event=\"began\"}"], 1.0);
+            assert_eq!(found["attest_gateway_waiting_total{event=\"began\"}"], 1.0);
             return;
         }
         assert!(begun.elapsed() < LIMIT, "{found:#?}");

@@ -66,7 +66,7 @@ async fn attack_07_checks_counters_despite_unknown_history_entries() {
         .attest(after(&case, 21, 4), None)
         .await
         .refused(403, "tpm-counters-decreased");
-    let listed = gateway.command(&["node", "list"]);
+    let listed = gateway.command(&["machines", "list"]);
     assert_eq!(listed.matches("tpm:").count(), 1, "{listed}");
     gateway.terminate();
     assert!(gateway.wait().success());

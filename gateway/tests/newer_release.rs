@@ -80,8 +80,8 @@ async fn refuses_entries_of_newer_releases() {
     let mut altered = 0;
     for (kind, command) in [
         (EntryKind::Token, &["token", "list"][..]),
-        (EntryKind::Ek, &["ek", "list"]),
-        (EntryKind::Revoked, &["node", "list"]),
+        (EntryKind::Ek, &["machines", "list"]),
+        (EntryKind::Revoked, &["machines", "list"]),
         (EntryKind::Checkpoint, &["serve"]),
     ] {
         for (key, text) in pairs(&file, &format!("entry/{}/", kind.as_str())) {
@@ -318,9 +318,9 @@ async fn commands_exit_with_2_and_change_nothing_in_a_store_of_a_newer_schema() 
     let before = state(&gateway);
     for command in [
         &["node", "revoke", "worker-2", "--anyway"][..],
-        &["node", "list"],
+        &["machines", "list"],
         &["token", "create", "--pool", POOL, "--name", "rack7"],
-        &["ek", "list"],
+        &["machines", "export"],
         &["store", "accept"],
         &["check"],
         &["serve"],
@@ -336,5 +336,5 @@ async fn commands_exit_with_2_and_change_nothing_in_a_store_of_a_newer_schema() 
     assert_eq!(state(&gateway), before);
     // The same program goes on with the store that it knows.
     alter("PRAGMA user_version = 1; ALTER TABLE newer_pairs RENAME TO pairs");
-    assert!(gateway.command(&["node", "list"]).contains("worker-1"));
+    assert!(gateway.command(&["machines", "list"]).contains("worker-1"));
 }

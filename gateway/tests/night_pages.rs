@@ -210,8 +210,8 @@ async fn documented_steps_revoke_and_replace_a_stolen_machine() {
         .with("OLD-DIGEST", digest(&stolen));
     scene.follow("a-machine-is-stolen");
     // It is off the allowlist, and revoked should its manufacturer be trusted.
-    let list = scene.gateway.command(&["node", "list"]);
-    let is_revoked = |line: &str| line.contains(&digest(&stolen)) && line.contains("revoked");
+    let list = scene.gateway.command(&["machines", "list"]);
+    let is_revoked = |line: &str| line.contains(&digest(&stolen)) && line.contains("Banned");
     assert!(list.lines().any(is_revoked), "{list}");
     scene.gateway.attest(stolen, None).await.refused(403, "ek-not-endorsed");
     scene.gateway.attest(new, None).await.ticket();
@@ -293,7 +293,7 @@ fn a_lost_store_is_accepted() {
         fs::remove_file(scene.gateway.path("state").join(file)).unwrap();
     }
     scene.follow("store-unavailable");
-    assert_eq!(scene.gateway.command(&["node", "list"]).lines().count(), 1);
+    assert_eq!(scene.gateway.command(&["machines", "list"]).lines().count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -303,7 +303,7 @@ async fn a_store_is_backed_up_and_restored() {
     let file = scene.file("a.backup");
     let mut scene = scene.with("FILE", file);
     scene.follow("restore");
-    assert!(scene.gateway.command(&["node", "list"]).contains(&digest));
+    assert!(scene.gateway.command(&["machines", "list"]).contains(&digest));
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn a_lost_gateway_is_replaced_by_its_backup() {
     fs::create_dir(lost.gateway.path("state")).unwrap();
     let mut new = lost.with("FILE", file);
     new.follow("gateway-lost");
-    assert!(new.gateway.command(&["node", "list"]).contains(&digest));
+    assert!(new.gateway.command(&["machines", "list"]).contains(&digest));
     let audit = new.gateway.command(&["log", "audit", "--checkpoints", &new.gateway.checkpoints()]);
     assert!(audit.contains("whole"), "{audit}");
 }

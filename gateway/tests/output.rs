@@ -78,9 +78,10 @@ fn table() -> Vec<(Vec<&'static str>, i32)> {
         "pointer create --pool worker",
         "pointer create --pool worker --format secret",
         "pointer inspect worker.ign",
-        "ek list",
+        "machines list",
+        "machines export",
         "node revoke worker-1 --anyway",
-        "node list",
+        "machines show worker-1",
         "node restore worker-1",
         "token list",
         "seal rotate",
@@ -115,10 +116,10 @@ const LISTS: [&str; 13] = [
     "certificate list",
     "ca status",
     "config diff --pool worker",
-    "ek list",
+    "machines list",
     "log show",
     "log status",
-    "node list",
+    "machines show worker-1",
     "pointer inspect worker.ign",
     "policy explain worker",
     "waiting list",
@@ -130,6 +131,7 @@ const LISTS: [&str; 13] = [
 async fn lists_print_json_and_nothing_else_on_standard_output() {
     let gateway = folder();
     gateway.command(&["token", "create", "--pool", POOL, "--name", "rack7"]);
+    gateway.command(&["node", "revoke", "worker-1", "--anyway"]);
     for list in LISTS {
         let arguments: Vec<&str> = list.split(' ').chain(["--output", "json"]).collect();
         let output = command(&gateway, &arguments).output().unwrap();
@@ -220,9 +222,9 @@ async fn unwritable_output_reports_that_the_command_succeeded() {
     let (code, said) = run(&gateway, &["node", "revoke", "worker-1", "--anyway"], Taker::Full);
     assert_eq!(code, Some(1));
     assert!(said.contains("the command succeeded"), "{said}");
-    assert!(gateway.command(&["node", "list"]).contains("worker-1"));
+    assert!(gateway.command(&["machines", "list"]).contains("worker-1"));
     // What was only asked for was not.
-    let (_, said) = run(&gateway, &["node", "list"], Taker::Full);
+    let (_, said) = run(&gateway, &["machines", "list"], Taker::Full);
     assert!(!said.contains("done"), "{said}");
 }
 

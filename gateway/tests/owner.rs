@@ -92,11 +92,11 @@ async fn root_commands_leave_the_state_usable_by_serve() {
     gateway.edit_pool(POOL, "token = \"refuse\"", "token = \"full\"");
     gateway.command(&["ek", "add", &digest]);
     let token = gateway.token(&[]);
-    for command in [&["token", "list"][..], &["node", "list"], &["ek", "list"], &["check"]] {
+    for command in [&["token", "list"][..], &["machines", "list"], &["machines", "export"], &["check"]] {
         gateway.command(command);
     }
     assert!(strange(&gateway.path("state")).is_empty(), "{:?}", strange(&gateway.path("state")));
-    let list = as_user(&gateway, &copy, "ek list").output().unwrap();
+    let list = as_user(&gateway, &copy, "machines list").output().unwrap();
     assert!(output_text(&list).contains(&digest), "{}", output_text(&list));
     gateway.run_as(as_user(&gateway, &copy, "serve"));
     assert_eq!(gateway.attest(case, None).await.status, 200);
@@ -120,7 +120,11 @@ fn root_commands_create_no_state_folder() {
     let Some((gateway, copy)) = other_user_gateway() else { return };
     fs::remove_dir(gateway.path("state")).unwrap();
     assert!(output_text(&gateway.try_command(&["check"])).contains("does not exist yet"));
-    for command in [&["ek", "list"][..], &["token", "create", "--pool", POOL], &["node", "list"]] {
+    for command in [
+        &["machines", "list"][..],
+        &["token", "create", "--pool", POOL],
+        &["machines", "export"],
+    ] {
         let refused = gateway.try_command(command);
         assert!(
             !refused.status.success() && output_text(&refused).contains("state create"),
@@ -129,7 +133,7 @@ fn root_commands_create_no_state_folder() {
         );
         assert!(!gateway.path("state").exists());
     }
-    let made = as_user(&gateway, &copy, "ek list").output().unwrap();
+    let made = as_user(&gateway, &copy, "machines list").output().unwrap();
     assert!(
         made.status.success() && strange(&gateway.path("state")).is_empty(),
         "{}",
@@ -227,7 +231,7 @@ fn root_commands_follow_no_links_of_the_gateways_user() {
         drop(fs::remove_file(gateway.path("state").join(name)));
     }
     let store = link(&roots.join("file"), "state/gateway.db");
-    for command in [&["node", "list"][..], &["check"], &["restore", &backup, "--replace"]] {
+    for command in [&["machines", "list"][..], &["check"], &["restore", &backup, "--replace"]] {
         let output = gateway.try_command(command);
         assert!(
             !output.status.success() || output_text(&output).contains("running as user 65534"),
@@ -244,7 +248,7 @@ fn root_commands_follow_no_links_of_the_gateways_user() {
     // The state folder.
     fs::rename(gateway.path("state"), gateway.path("state-before")).unwrap();
     let state = link(&roots, "state");
-    for command in [&["node", "list"][..], &["ek", "add", &"2".repeat(64)], &["restore", &backup]] {
+    for command in [&["machines", "list"][..], &["ek", "add", &"2".repeat(64)], &["restore", &backup]] {
         let output = gateway.try_command(command);
         assert!(!output.status.success(), "{command:?}: {}", output_text(&output));
         is_untouched(&command.join(" "));

@@ -153,22 +153,31 @@ async fn revocations_are_listed() {
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect()
     };
-    let table = rows(gateway.command(&["node", "list"]));
+    let table = rows(gateway.command(&["machines", "list"]));
     assert_eq!(
-        table[..2],
-        ["NODE IDENTITY STATE".to_owned(), format!("worker-1 tpm:{digest} known")]
+        table,
+        [
+            "NODE POOL BY ATTESTED CONFIG STATE CODE WAITING IDENTITY".to_owned(),
+            format!("worker-1 - - - - Expected - - tpm:{digest}"),
+            "worker-7 - - - - Banned - - -".to_owned()
+        ]
     );
+    let shown = gateway.command(&["machines", "show", "worker-7"]);
     assert!(
-        table[2].starts_with("worker-7 - revoked 20") && table[2].ends_with("Z: disk sold"),
-        "{table:?}"
+        shown.contains("revoked    worker-7 at 20") && shown.ends_with("Z: disk sold\n"),
+        "{shown}"
     );
     let said = gateway.command(&["node", "revoke", "worker-1"]);
     assert_eq!(said, format!("revoked: tpm:{digest}, worker-1\n"));
-    let table = rows(gateway.command(&["node", "list"]));
+    let table = rows(gateway.command(&["machines", "list"]));
     assert_eq!(table.len(), 3, "one machine, one row");
-    assert!(table[1].starts_with(&format!("worker-1 tpm:{digest} revoked 20")), "{table:?}");
+    assert_eq!(table[1], format!("worker-1 - - - - Banned - - tpm:{digest}"));
+    // The machine is revoked still, and has one row.
+    gateway.command(&["node", "restore", "--only", "worker-1"]);
+    let table = rows(gateway.command(&["machines", "list"]));
+    assert_eq!((table.len(), &table[1]), (3, &format!("worker-1 - - - - Banned - - tpm:{digest}")));
     gateway.command(&["node", "restore", "worker-7"]);
-    assert_eq!(gateway.command(&["node", "list"]).lines().count(), 2);
+    assert_eq!(gateway.command(&["machines", "list"]).lines().count(), 2);
     for wrong in [
         &["node", "restore", "worker-7"][..],
         &["node", "revoke", "tpm:00"],
@@ -189,9 +198,12 @@ async fn attack_28_a_machine_without_a_name_is_revoked_by_its_digest_at_once() {
     let full = gateway.rendered(POOL, "full");
     let ticket = bearer(&gateway.attest(next_boot(&case), None).await.ticket());
     gateway.config(PATH, &[&ticket]).await.is_config(&full);
-    let list = gateway.command(&["node", "list"]);
+    let list = gateway.command(&["machines", "list"]);
     let row = list.lines().find(|line| line.contains(&digest)).unwrap();
-    assert!(row.starts_with("- ") && row.ends_with(" known"), "{list}");
+    assert!(
+        row.starts_with("- ") && row.contains(" full ") && row.contains(" Trusted "),
+        "{list}"
+    );
     let said = gateway.command(&["node", "revoke", &digest, "--reason", "disk sold"]);
     assert_eq!(said, format!("revoked: tpm:{digest}\n"));
     // Its ticket, its evidence, and the challenge before that: nothing is begun with it.
@@ -219,7 +231,7 @@ async fn attack_28_a_machine_without_a_name_is_revoked_by_its_digest_at_once() {
     gateway.post("/v1/attest/challenge", &request).await.refused(403, "node-revoked");
     gateway.attest(next_boot(&other), None).await.ticket();
     // It is listed, and taking it off or putting it on the allowlist changes nothing about it.
-    assert!(gateway.command(&["node", "list"]).contains(&format!("tpm:{digest}")));
+    assert!(gateway.command(&["machines", "list"]).contains(&format!("tpm:{digest}")));
     gateway.command(&["ek", "remove", &digest, "--leave-to-roots"]);
     gateway.endorse(&case, &["--name", "worker-7"]);
     gateway.attest(next_boot(&case), None).await.refused(403, "node-revoked");
@@ -265,11 +277,11 @@ async fn attack_28_revoking_an_unknown_node_fails() {
             "{said}"
         );
     }
-    assert_eq!(gateway.command(&["node", "list"]).lines().count(), 1);
+    assert_eq!(gateway.command(&["machines", "list"]).lines().count(), 1);
     // One that has yet to come.
     gateway.command(&["node", "revoke", "--anyway", &digest]);
     gateway.command(&["node", "revoke", &digest, "--anyway"]);
-    assert!(gateway.command(&["node", "list"]).contains(&digest));
+    assert!(gateway.command(&["machines", "list"]).contains(&digest));
 }
 
 /// TPM with its manufacturer's certificate.
@@ -333,7 +345,8 @@ async fn attack_28_ek_remove_never_widens_pool_access() {
     }
     // What it has earned is worth nothing from then on.
     gateway.config(PATH, &[&ticket]).await.refused(403, "ticket-withdrawn");
-    assert!(gateway.command(&["ek", "list"]).contains("none, removed"));
+    let shown = gateway.command(&["machines", "show", &digest]);
+    assert!(shown.contains(", removed at 20"), "{shown}");
     assert!(
         !gateway.try_command(&["ek", "remove", &digest]).status.success(),
         "it is off the list"

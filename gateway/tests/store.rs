@@ -42,7 +42,7 @@ async fn attack_42_a_store_restored_from_before_a_revocation_is_refused() {
         "{said}"
     );
     // The administrator's commands do not work on it either.
-    for command in [&["node", "revoke", "worker-1"][..], &["node", "list"], &["ek", "list"]] {
+    for command in [&["node", "revoke", "worker-1"][..], &["machines", "list"], &["machines", "export"]] {
         assert!(!gateway.try_command(command).status.success(), "{command:?}");
     }
     assert!(!gateway.try_command(&["check"]).status.success());
@@ -248,7 +248,7 @@ async fn restoring_a_backup_invalidates_later_tickets() {
     );
 
     gateway.run();
-    assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
+    assert!(gateway.command(&["machines", "list"]).contains("worker-1"));
     gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-invalid");
 }
 

@@ -42,6 +42,7 @@ fn record(name: Option<&str>) -> EkRecord {
         name: name.map(str::to_owned),
         added: 1,
         pools: Vec::new(),
+        note: None,
         removed: None,
     }
 }
@@ -50,7 +51,7 @@ impl Obstacle {
     async fn is_put(self, store: &dyn Store, ek: EkDigest) {
         let revoke = async |who: String| revocations::revoke(store, &BTreeSet::from([who]), 1, None).await.unwrap();
         match self {
-            Self::NotListed => assert!(enrolment::disallow(store, ek, 1).await.unwrap()),
+            Self::NotListed => assert!(enrolment::disallow(store, &ek.identity(), 1).await.unwrap()),
             Self::Revoked => revoke(identity(ek).to_string()).await,
             Self::NameRevoked => revoke(NAME.to_owned()).await,
             Self::NameTaken => enrolment::give_name(store, NAME, &other()).await.unwrap(),

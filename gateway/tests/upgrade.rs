@@ -55,7 +55,7 @@ fn status(gateway: &Gateway) -> Value {
 fn refuses_the_store(gateway: &Gateway) {
     for command in [
         &["serve"][..],
-        &["node", "list"],
+        &["machines", "list"],
         &["node", "revoke", "a", "--anyway"],
         &["upgrade", "--commit"],
         &["check"],
@@ -132,7 +132,7 @@ async fn the_old_release_starts_again_until_the_upgrade_is_committed() {
     run_next(&mut gateway);
     gateway.config("/config/worker", &[&bearer(&token)]).await.is_config(&full);
     assert_eq!(gateway.wait_for_acts(1, "store.upgrade").len(), 1);
-    assert!(next(&gateway, &["node", "list"]).contains("worker-2"));
+    assert!(next(&gateway, &["machines", "list"]).contains("worker-2"));
     let backup = gateway.path("after.backup").to_str().unwrap().to_owned();
     next(&gateway, &["backup", &backup]);
     stop(&mut gateway);
@@ -183,11 +183,11 @@ fn a_killed_upgrade_has_raised_the_schema_or_not() {
         commit.wait().unwrap();
         let schema = schema(&gateway);
         match &schema {
-            (1, release) if release == "0.1.0" => assert!(gateway.command(&["node", "list"]).contains("worker-1")),
-            (2, release) if release == "0.2.0" => assert_eq!(gateway.try_command(&["node", "list"]).status.code(), Some(2)),
+            (1, release) if release == "0.1.0" => assert!(gateway.command(&["machines", "list"]).contains("worker-1")),
+            (2, release) if release == "0.2.0" => assert_eq!(gateway.try_command(&["machines", "list"]).status.code(), Some(2)),
             other => panic!("{other:?}"),
         }
-        assert!(next(&gateway, &["node", "list"]).contains("worker-1"));
+        assert!(next(&gateway, &["machines", "list"]).contains("worker-1"));
         found.push(schema.0);
         unraise(&gateway);
     }
@@ -223,7 +223,7 @@ fn an_upgrade_on_a_full_disk_changes_nothing() {
                 unraise(&gateway);
             }
         }
-        assert!(gateway.command(&["node", "list"]).contains("worker-1"), "{kibibytes}");
+        assert!(gateway.command(&["machines", "list"]).contains("worker-1"), "{kibibytes}");
     }
     assert!(failed > 0 && raised > 0, "{failed} {raised}");
 }

@@ -32,7 +32,7 @@ fn attack_08_another_tpm_takes_over_a_nodes_name() {
     bench.gateway.command(&["node", "forget", "node-2"]).unwrap();
     bench.trusts(&mut b, &named(&request_b, "node-1"));
     refused(&mut a, &named(&request_a, "node-1"));
-    let list = bench.gateway.command(&["node", "list"]).unwrap();
+    let list = bench.gateway.command(&["machines", "list"]).unwrap();
     assert!(list.contains("node-1") && list.contains(&ek_b.digest.to_string()), "{list}");
     assert!(!list.contains("node-2") && !list.contains("node-9"), "{list}");
 

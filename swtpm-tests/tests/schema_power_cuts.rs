@@ -13,8 +13,8 @@ moment=$(sed -n 's/.*moment=\([a-z]*\).*/\1/p' /proc/cmdline)
 next() { ATTEST_TEST_NEXT_SCHEMA=1 gateway "$@"; }
 schema() { next upgrade --output json | sed -n 's/.*"schema": *\([0-9]*\).*/\1/p'; }
 if [ -e $settings ]; then
-    say "found: schema $(schema), $(next node list | grep -c worker-1) node"
-    gateway node list >/run/list 2>&1
+    say "found: schema $(schema), $(next machines list | grep -c worker-1) node"
+    gateway machines list >/run/list 2>&1
     say "older release: exit $?"
 else
     systemd-sysusers

@@ -3,7 +3,7 @@
 //! An attestation is good for one approval. Approving its machine's name spends it, in the same transaction.
 
 use attest::tpm::vtpm::VerifiedInstance;
-use attest::{Claims, EkDigest, NodeIdentity, SpkiSha256};
+use attest::{Claims, NodeIdentity, SpkiSha256};
 use attest_store::{EntryKind, EntryTransaction, Store, StoreError, Transact};
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +12,6 @@ use super::enrolment;
 use super::json_entry::{read, write};
 use super::revocations::{self, RevocationError};
 
-/// Prefix of a TPM's identity.
-const TPM: &str = "tpm:";
 /// Prefixes of the identities of AWS instances: with a document, which names the account, and by the NitroTPM alone.
 const AWS: [&str; 2] = ["aws:", "aws-nitrotpm:"];
 
@@ -168,12 +166,9 @@ pub struct ApprovalHold {
     pub revoked: Option<String>,
 }
 
-/// Returns whether the administrator has given the name to this identity, with its EK.
+/// Returns whether the administrator has given the name to this identity, on the allowlist.
 fn is_given(transaction: &mut EntryTransaction<'_>, name: &str, identity: &str) -> Result<bool, StoreError> {
-    let Some(ek) = identity.strip_prefix(TPM).and_then(|digest| digest.parse::<EkDigest>().ok()) else {
-        return Ok(false);
-    };
-    let listed = enrolment::allowlisted(transaction, ek)?;
+    let listed = enrolment::listed(transaction, identity)?;
     Ok(listed.is_some_and(|listed| listed.removed.is_none() && listed.name.as_deref() == Some(name)))
 }
 

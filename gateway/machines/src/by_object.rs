@@ -9,7 +9,7 @@ use attest::{EkDigest, NodeIdentity};
 use attest_pool::by_its_own_tpm;
 use attest_store::{EntryKind, Store, StoreEntry, StoreError, Transact};
 
-use super::enrolment::{EkRecord, EnrolmentError, allowlisted, enrol, list_ek};
+use super::enrolment::{EkRecord, EnrolmentError, allowlisted, enrol, put_entry};
 use super::revocations::{self, Revocation, read, unreadable};
 
 /// Prefix of the reason of a revocation by an object, before the object's name.
@@ -151,6 +151,7 @@ pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools:
                 name: name.clone().or_else(|| listed.as_ref().and_then(|record| record.name.clone())),
                 added: listed.as_ref().map_or(at, |record| record.added),
                 pools: pools.clone(),
+                note: listed.as_ref().and_then(|record| record.note.clone()),
                 removed: None,
             };
             if let Some(name) = &record.name {
@@ -159,7 +160,7 @@ pub async fn approve(store: &dyn Store, ek: EkDigest, name: Option<&str>, pools:
             if listed.as_ref() == Some(&record) {
                 return Ok(EditResult::Already);
             }
-            list_ek(transaction, ek, &record)?;
+            put_entry(transaction, identity.as_str(), &record)?;
             Ok(EditResult::Changed(BTreeSet::from([identity.to_string()])))
         })
         .await

@@ -1,11 +1,15 @@
-//! Enrolment: allowlisted EKs, the names of nodes, and the TPMs that have attested.
+//! Enrolment: the allowlist, the names of nodes, and the TPMs that have attested.
+//!
+//! The allowlist has EKs, by their digests, and instances of clouds, by their identities. An entry endorses an EK. An instance is accepted by
+//! the rules of its pool: an entry only gives it a name, and restricts its pools.
 //!
 //! A name belongs to one identity, from its first use (or from `ek add --name`) until an administrator says otherwise: another TPM
 //! cannot take over a node's name.
 
 use std::collections::BTreeSet;
 
-use attest::{EkDigest, NodeIdentity};
+use attest::{Claims, EkDigest, NodeIdentity};
+use attest_pool::by_its_own_tpm;
 use attest_store::{EntryKind, EntryTransaction, Store, StoreEntry, StoreError, Transact};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// Prefix of a TPM's identity.
 const TPM: &str = "tpm:";
 
-/// Store entry of an allowlisted EK.
+/// Store entry of an allowlisted EK, or of an instance of a cloud that an import has named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EkRecord {
@@ -23,6 +27,9 @@ pub struct EkRecord {
     pub added: u64,
     /// The pools that the machine may join; empty for all.
     pub pools: Vec<String>,
+    /// The administrator's note on the machine. It decides nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Time when it was removed from the list, in seconds since 1970. From then on the EK is not endorsed, even if its manufacturer is
     /// trusted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,8 +68,8 @@ pub enum EnrolmentError {
         asked: String,
         /// Identity of the machine that asks for the name.
         claimant: String,
-        /// The allowlist's entry, if that gives it the name: forgetting the name changes nothing then.
-        listed: Option<EkRecord>,
+        /// The pools of its EK on the allowlist, if that gives it the name: forgetting the name changes nothing then.
+        pools: Option<Vec<String>>,
     },
     /// The store cannot tell.
     #[error(transparent)]
@@ -110,7 +117,12 @@ pub async fn allow(store: &dyn Store, ek: EkDigest, record: EkRecord, replace: b
     let identity = NodeIdentity::from_ek(ek);
     store
         .transact(move |transaction| {
-            list_ek(transaction, ek, &record)?;
+            let note = listed(transaction, identity.as_str())?.and_then(|listed| listed.note);
+            let record = EkRecord {
+                note: record.note.clone().or(note),
+                ..record.clone()
+            };
+            put_entry(transaction, identity.as_str(), &record)?;
             match &record.name {
                 Some(name) => enrol(transaction, name, identity.as_str(), replace),
                 None => Ok(()),
@@ -129,8 +141,8 @@ pub(super) fn enrol(transaction: &mut EntryTransaction<'_>, name: &str, identity
             return Err(EnrolmentError::OtherName {
                 given: known.value,
                 asked: name.to_owned(),
-                claimant: identity.to_string(),
-                listed: None,
+                claimant: identity.to_owned(),
+                pools: None,
             });
         }
         let other = transaction.get(EntryKind::Name, &known.value)?;
@@ -151,6 +163,10 @@ pub(super) fn enrol(transaction: &mut EntryTransaction<'_>, name: &str, identity
         if known.is_some_and(|known| known.value == name) {
             transaction.remove(EntryKind::NameOf, &owner.value)?;
         }
+        // The allowlist gives a name to one machine.
+        if let Some(record) = listed(transaction, &owner.value)?.filter(|record| record.name.as_deref() == Some(name)) {
+            put_entry(transaction, &owner.value, &EkRecord { name: None, ..record })?;
+        }
     }
     for (kind, id, value) in [(EntryKind::Name, name, identity), (EntryKind::NameOf, identity, name)] {
         // Most nodes have their names already.
@@ -162,18 +178,62 @@ pub(super) fn enrol(transaction: &mut EntryTransaction<'_>, name: &str, identity
     Ok(())
 }
 
+/// Returns the id of an identity's entry: an EK's digest, or the instance's identity.
+fn entry_id(identity: &str) -> &str {
+    identity.strip_prefix(TPM).unwrap_or(identity)
+}
+
+/// Returns the identity of the allowlist's entry with this id.
+pub(super) fn identity_of(id: &str) -> String {
+    if id.contains(':') { id.to_owned() } else { format!("{TPM}{id}") }
+}
+
+/// Returns the key of an identity's entry on the allowlist.
+#[must_use]
+pub fn entry_key(identity: &str) -> (EntryKind, &str) {
+    (EntryKind::Ek, entry_id(identity))
+}
+
 /// Returns the EK's entry on the allowlist, if there is one.
 ///
 /// # Errors
 /// [`StoreError`].
 pub fn allowlisted(transaction: &mut EntryTransaction<'_>, ek: EkDigest) -> Result<Option<EkRecord>, StoreError> {
+    listed(transaction, NodeIdentity::from_ek(ek).as_str())
+}
+
+/// Returns the allowlist's entry of an identity, if there is one.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn listed(transaction: &mut EntryTransaction<'_>, identity: &str) -> Result<Option<EkRecord>, StoreError> {
     transaction
-        .get(EntryKind::Ek, &ek.to_string())?
+        .get(EntryKind::Ek, entry_id(identity))?
         .map(|entry| read(EntryKind::Ek, entry))
         .transpose()
 }
 
-/// Returns the whole allowlist, by EK digest.
+/// Returns the ids under which the allowlist may have the instance of these claims: its identity, and the one by its own TPM.
+#[must_use]
+pub fn instance_ids(claims: &Claims) -> Vec<String> {
+    let own = claims.instance().and_then(|instance| by_its_own_tpm(instance.as_str()));
+    claims.instance().map(ToString::to_string).into_iter().chain(own).collect()
+}
+
+/// Returns the allowlist's entry of the instance of these claims, if there is one.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn listed_instance(transaction: &mut EntryTransaction<'_>, claims: &Claims) -> Result<Option<EkRecord>, StoreError> {
+    for id in instance_ids(claims) {
+        if let Some(record) = listed(transaction, &id)? {
+            return Ok(Some(record));
+        }
+    }
+    Ok(None)
+}
+
+/// Returns the whole allowlist, by identity.
 ///
 /// # Errors
 /// [`StoreError`].
@@ -181,19 +241,20 @@ pub async fn allowlist(store: &dyn Store) -> Result<Vec<(String, EkRecord)>, Sto
     let entries = store.list(EntryKind::Ek).await?;
     entries
         .into_iter()
-        .map(|entry| Ok((entry.id.clone(), read(EntryKind::Ek, entry)?)))
+        .map(|entry| Ok((identity_of(&entry.id), read(EntryKind::Ek, entry)?)))
         .collect()
 }
 
-/// Removes an EK from the allowlist; returns whether it was on it. The entry stays, so that the root of the TPM's manufacturer does not let
-/// the machine into pools that the entry kept it out of.
+/// Removes an identity from the allowlist; returns whether it was on it. The entry stays, so that the root of the TPM's manufacturer, or the
+/// rules for the instance, do not let the machine into pools that the entry kept it out of.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, StoreError> {
+pub async fn disallow(store: &dyn Store, identity: &str, at: u64) -> Result<bool, StoreError> {
+    let identity = identity.to_owned();
     store
         .transact(move |transaction| {
-            let listed = allowlisted(transaction, ek)?;
+            let listed = listed(transaction, &identity)?;
             let Some(record) = listed.filter(|record| record.removed.is_none()) else {
                 return Ok(false);
             };
@@ -201,7 +262,7 @@ pub async fn disallow(store: &dyn Store, ek: EkDigest, at: u64) -> Result<bool, 
                 removed: Some(at),
                 ..record
             };
-            list_ek(transaction, ek, &removed).map(|()| true)
+            put_entry(transaction, &identity, &removed).map(|()| true)
         })
         .await
 }
@@ -217,21 +278,23 @@ pub(super) fn endorse(
     name: Option<&str>,
     now: u64,
 ) -> Result<(), EnrolmentError> {
-    let listed = allowlisted(transaction, ek)?;
+    let (identity, listed) = (ek.identity(), allowlisted(transaction, ek)?);
     let in_force = listed.as_ref().filter(|record| record.removed.is_none());
     let mut pools = in_force.map(|record| record.pools.clone()).unwrap_or_default();
     if !in_force.is_some_and(|record| record.allows(pool)) {
         pools.push(pool.to_owned());
     }
+    let (known, note) = listed.map_or((None, None), |record| (record.name, record.note));
     let record = EkRecord {
-        name: name.map(str::to_owned).or_else(|| listed.and_then(|record| record.name)),
+        name: name.map(str::to_owned).or(known),
         added: now,
         pools,
+        note,
         removed: None,
     };
-    list_ek(transaction, ek, &record)?;
+    put_entry(transaction, &identity, &record)?;
     match name {
-        Some(name) => enrol(transaction, name, &ek.identity(), false),
+        Some(name) => enrol(transaction, name, &identity, false),
         None => Ok(()),
     }
 }
@@ -241,29 +304,27 @@ pub(super) fn endorse(
 /// # Errors
 /// [`EnrolmentError`].
 pub(super) fn rename(transaction: &mut EntryTransaction<'_>, name: &str, identity: &str) -> Result<(), EnrolmentError> {
-    let ek: Option<EkDigest> = identity.strip_prefix(TPM).and_then(|digest| digest.parse().ok());
-    if let Some(ek) = ek
-        && let Some(record) = allowlisted(transaction, ek)?
+    if let Some(record) = listed(transaction, identity)?
         && record.name.as_deref().is_some_and(|given| given != name)
     {
         let name = Some(name.to_owned());
-        list_ek(transaction, ek, &EkRecord { name, ..record })?;
+        put_entry(transaction, identity, &EkRecord { name, ..record })?;
     }
     enrol(transaction, name, identity, true)
 }
 
-/// Writes the allowlist entry of an EK.
-pub(super) fn list_ek(transaction: &mut EntryTransaction<'_>, ek: EkDigest, record: &EkRecord) -> Result<(), StoreError> {
-    transaction.put(EntryKind::Ek, write(EntryKind::Ek, ek.to_string(), record)?)
+/// Writes the allowlist's entry of an identity.
+pub(super) fn put_entry(transaction: &mut EntryTransaction<'_>, identity: &str, record: &EkRecord) -> Result<(), StoreError> {
+    transaction.put(EntryKind::Ek, write(EntryKind::Ek, entry_id(identity).to_owned(), record)?)
 }
 
-/// Deletes an entry of the allowlist, even a removed one: the EK is then endorsed by the trusted roots again. Returns whether there was
-/// one.
+/// Deletes an entry of the allowlist, even a removed one: the trusted roots, or the rules for the instance, decide again. Returns whether
+/// there was one.
 ///
 /// # Errors
 /// [`StoreError`].
-pub async fn forget_entry(store: &dyn Store, ek: EkDigest) -> Result<bool, StoreError> {
-    store.remove(EntryKind::Ek, &ek.to_string()).await
+pub async fn forget_entry(store: &dyn Store, identity: &str) -> Result<bool, StoreError> {
+    store.remove(EntryKind::Ek, entry_id(identity)).await
 }
 
 /// Gives `identity` the name, unless the name has another owner or the identity another name. One endorsed TPM must not be able to collect
@@ -297,7 +358,9 @@ pub fn settle_name(
             given: given.to_owned(),
             asked: asked.to_owned(),
             claimant: identity.to_string(),
-            listed: allowlisted.cloned(),
+            pools: allowlisted
+                .filter(|_| identity.as_str().starts_with(TPM))
+                .map(|record| record.pools.clone()),
         });
     }
     let name = given.or(asked);

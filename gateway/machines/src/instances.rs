@@ -111,7 +111,7 @@ impl InstanceClaimant {
         }
     }
 
-    /// Returns the holder as the store, the log and `node list` show it; `None` for a claimant that is not stored.
+    /// Returns the holder as the store, the log and `machines show` show it; `None` for a claimant that is not stored.
     fn text(&self) -> Option<&str> {
         match self {
             Self::Tpm(text) | Self::Claimant(text) => Some(text),

@@ -7,6 +7,7 @@ pub mod attested;
 pub mod by_object;
 pub mod enrolment;
 pub mod history;
+pub mod import;
 pub mod instances;
 mod json_entry;
 pub mod objects;

@@ -13,7 +13,7 @@ use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 
 use super::approvals::approvals;
-use super::instances;
+use super::{enrolment, instances};
 
 /// Prefixes of identities that clouds give, as [`NodeIdentity`] spells them.
 const CLOUDS: [&str; 5] = ["gcp:", "aws:", "aws-nitrotpm:", "azure:", "azure-vtpm:"];
@@ -125,9 +125,8 @@ pub async fn machine(store: &dyn Store, who: &str) -> Result<Machine, StoreError
             seen |= *instance == who;
         }
         seen |= store.get(EntryKind::Kubelet, &who).await?.is_some() || store.get(EntryKind::Clock, &who).await?.is_some();
-        if let Some(digest) = who.strip_prefix("tpm:") {
-            seen |= store.get(EntryKind::Ek, digest).await?.is_some();
-        }
+        let (kind, id) = enrolment::entry_key(&who);
+        seen |= store.get(kind, id).await?.is_some();
     }
     let names = all.iter().any(|who| is_node_name(who)) && all.len() > 1;
     Ok(Machine { all, seen: seen || names })

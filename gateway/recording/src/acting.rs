@@ -37,6 +37,12 @@ impl Acting {
         store.witnessed(Arc::new(self))
     }
 
+    /// Returns the store for this actor, like [`Acting::on`]. The record of a change names these things in place of the entries.
+    #[must_use]
+    pub fn summarized(self, store: Arc<dyn Store>, things: Vec<ValueChange>) -> Arc<dyn Store> {
+        store.witnessed(Arc::new(SummarizedAct { acting: self, things }))
+    }
+
     /// Records an act that was tried, and failed.
     ///
     /// # Errors
@@ -58,6 +64,20 @@ impl Witness for Acting {
         }
         let act = Act::done(self.verb, self.clock.now().as_secs(), self.by.clone(), things);
         text(&act).map(Some)
+    }
+}
+
+/// An act with more changes than its record names.
+#[derive(Debug)]
+struct SummarizedAct {
+    acting: Acting,
+    things: Vec<ValueChange>,
+}
+
+impl Witness for SummarizedAct {
+    fn outbox_entry(&self, _changes: &[EntryChange]) -> Result<Option<String>, StoreError> {
+        let Acting { verb, by, clock } = self.acting.clone();
+        text(&Act::done(verb, clock.now().as_secs(), by, self.things.clone())).map(Some)
     }
 }
 

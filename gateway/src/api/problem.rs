@@ -6,8 +6,8 @@ use attest::NodeIdentity;
 use attest::protocol::{CLAIMANT_BYTES, CLAIMANT_HEADER, CONFIG_PREFIX, PROBLEM_CONTENT_TYPE, Problem};
 use attest_log::codes::{
     ANSWER_PENDING, ATTESTED_NOT_ACCEPTED, BODY_TOO_LARGE, CLIENT_GONE, CREDENTIAL_AMBIGUOUS, CREDENTIAL_MALFORMED, Code,
-    EVIDENCE_REQUIRED, KUBELET_CA_PENDING, KUBELET_NOT_ACCEPTED, MACHINE_PENDING, NO_SUCH_METHOD, NO_SUCH_PATH, POOL_UNKNOWN, REPORTS_OFF,
-    SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED, UNAVAILABLE,
+    EVIDENCE_REQUIRED, INSTANCE_WRONG_POOL, KUBELET_CA_PENDING, KUBELET_NOT_ACCEPTED, MACHINE_PENDING, NO_SUCH_METHOD, NO_SUCH_PATH,
+    POOL_UNKNOWN, REPORTS_OFF, SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED, UNAVAILABLE,
 };
 use attest_log::{Acceptable, DecidedBy, accept_command, with_next_step};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
@@ -214,6 +214,10 @@ impl Refusal {
 
     pub(super) fn attested_not_accepted(pool: &str) -> Self {
         Self::new(ATTESTED_NOT_ACCEPTED, format!("pool {pool} grants no config for an attestation"))
+    }
+
+    pub(super) fn instance_wrong_pool(instance: &NodeIdentity, pool: &str) -> Self {
+        Self::new(INSTANCE_WRONG_POOL, format!("the allowlist keeps {instance} out of pool {pool}"))
     }
 
     pub(super) fn token_not_accepted(pool: &str) -> Self {

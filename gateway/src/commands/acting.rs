@@ -30,10 +30,20 @@ pub(super) fn change_store_as<T, F: Future<Output = anyhow::Result<T>>>(
     verb: Verb,
     work: impl FnOnce(Arc<dyn Store>) -> F,
 ) -> anyhow::Result<T> {
+    change_store_by(by, config, verb, |store, acting| work(acting.on(Arc::new(store))))
+}
+
+/// Like [`change_store_as`], for work that chooses how its changes are recorded.
+pub(super) fn change_store_by<T, F: Future<Output = anyhow::Result<T>>>(
+    by: By,
+    config: &Path,
+    verb: Verb,
+    work: impl FnOnce(AnyStore, Acting) -> F,
+) -> anyhow::Result<T> {
     with_store(config, async |store| {
         let clock = Clock::System;
         let acting = Acting { verb, by, clock };
-        let done = work(acting.clone().on(Arc::new(store.clone()))).await;
+        let done = work(store.clone(), acting.clone()).await;
         if let Err(error) = &done {
             // That the store is gone is said by this error, too.
             drop(acting.refused(&store, &attest_command_line::in_full(error)).await);

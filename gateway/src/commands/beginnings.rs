@@ -38,12 +38,7 @@ pub(super) async fn machine(store: &dyn Store, given: &str) -> anyhow::Result<St
     }
     let mut ids: BTreeSet<String> = names.into_iter().map(|(_, identity)| identity).collect();
     ids.extend(enrolment::attested_tpms(store).await?);
-    ids.extend(
-        enrolment::allowlist(store)
-            .await?
-            .into_iter()
-            .map(|(digest, _)| format!("tpm:{digest}")),
-    );
+    ids.extend(enrolment::allowlist(store).await?.into_iter().map(|(identity, _)| identity));
     ids.extend(instances::list(store).await?.into_iter().map(|(instance, _)| instance));
     ids.extend(revocations::list(store).await?.into_keys());
     // A revoked name may look like a TPM's beginning.

@@ -3,20 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use attest::tpm::ek_certificate::unverified_digest;
 use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
 use attest_log::admin::Verb;
 use attest_machines::enrolment::{self, EkRecord, EnrolmentError};
 use attest_store::EntryKind;
-use attest_system::clock::rfc3339;
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::acting::{change_store, found};
 use super::beginnings::completed;
-use super::{OutputOption, list, now, output, with_store};
+use super::{now, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -28,7 +27,8 @@ pub(crate) enum Command {
         /// The EK's digest: 64 hexadecimal digits.
         #[arg(required_unless_present_any = ["certificate", "public"], conflicts_with_all = ["certificate", "public"])]
         digest: Option<EkDigest>,
-        /// Take the digest from an EK certificate (PEM or DER). This does not make the certificate trusted.
+        /// Take the digest from an EK certificate (PEM or DER, extended key usage 2.23.133.8.1). Its signature is not verified, and the
+        /// certificate does not become trusted.
         #[arg(long, value_name = "FILE", conflicts_with = "public")]
         certificate: Option<PathBuf>,
         /// Take the digest from an EK public area (TPM2B_PUBLIC or TPMT_PUBLIC).
@@ -44,18 +44,12 @@ pub(crate) enum Command {
         #[arg(long, requires = "name")]
         replace: bool,
     },
-    /// List the EKs of the allowlist.
-    #[command(after_help = "Example:\n  attest-gateway ek list")]
-    List {
-        #[command(flatten)]
-        format: OutputOption,
-    },
     /// Remove an EK from the allowlist, and block it even if its manufacturer is trusted.
     #[command(
-        after_help = "Example:\n  attest-gateway ek remove 17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a\n\nRunning gateways refuse the machine from now on, with its tickets. The entry stays in the list as removed, and blocks the EK even if\na root in ek-roots endorses it. To endorse the EK again: attest-gateway ek add.\n\nWith --leave-to-roots the entry is deleted. If the EK certificate chains to a root in ek-roots, the machine may then join every pool\nthat accepts this root.\n\nThe node keeps its name. To free it: attest-gateway node forget NAME."
+        after_help = "Example:\n  attest-gateway ek remove 17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a\n\nRunning gateways refuse the machine from now on, with its tickets. The entry stays in the list as removed, and blocks the EK even if\na root in ek-roots endorses it. To endorse the EK again: attest-gateway ek add.\n\nWith --leave-to-roots the entry is deleted. If the EK certificate chains to a root in ek-roots, the machine may then join every pool\nthat accepts this root.\n\nAn entry of an instance, made by `attest-gateway machines import`, is removed by the instance's identity. The instance is then refused;\nwith --leave-to-roots the rules of its pool decide.\n\nThe node keeps its name. To free it: attest-gateway node forget NAME."
     )]
     Remove {
-        /// Digest of the EK: 64 hexadecimal digits, or the first 8 or more.
+        /// Digest of the EK or identity of the instance, or its first 8 characters or more.
         digest: String,
         /// Delete the entry. The roots in ek-roots then decide for every pool whether the TPM is endorsed.
         #[arg(long)]
@@ -95,6 +89,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 name: name.clone(),
                 added: now(),
                 pools: pool.clone(),
+                note: None,
                 removed: None,
             };
             let replace = *replace;
@@ -119,59 +114,50 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 ));
             }
         }
-        Command::List { format } => {
-            let all = with_store(config, |store| async move { Ok(enrolment::allowlist(&store).await?) })?;
-            let rows: Vec<[String; 4]> = all
-                .into_iter()
-                .map(|(digest, record)| {
-                    let pools = if record.removed.is_some() {
-                        "none, removed".to_owned()
-                    } else if record.pools.is_empty() {
-                        "all".to_owned()
-                    } else {
-                        record.pools.join(",")
-                    };
-                    [digest, record.name.unwrap_or_else(|| "-".to_owned()), pools, rfc3339(record.added)]
-                })
-                .collect();
-            list(*format, ["EK", "NODE", "POOLS", "ADDED"], &rows)?;
-        }
         Command::Remove { digest, leave_to_roots } => {
-            let (given, forget) = (digest.trim_start_matches("tpm:").to_ascii_lowercase(), *leave_to_roots);
+            let (given, forget) = (digest.clone(), *leave_to_roots);
             let verb = if forget { Verb::EkForget } else { Verb::EkRemove };
-            let digest = change_store(config, verb, |store| async move {
-                let all = enrolment::allowlist(&*store).await?.into_iter().map(|(digest, _)| digest);
-                let given = completed(&given, all)?;
-                let digest: EkDigest = given.parse().map_err(|_| {
-                    anyhow!("no EK on the allowlist begins with {given:?} (8 digits or more); to list all EKs: `attest-gateway ek list`")
-                })?;
+            let removed = change_store(config, verb, |store| async move {
+                let digest = given.strip_prefix("tpm:").unwrap_or(&given).to_ascii_lowercase();
+                let is_hex = digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let given = if is_hex { format!("tpm:{digest}") } else { given };
+                let all = enrolment::allowlist(&*store).await?.into_iter().map(|(identity, _)| identity);
+                let identity = completed(&given, all)?;
                 let removed = if forget {
-                    enrolment::forget_entry(&*store, digest).await?
+                    enrolment::forget_entry(&*store, &identity).await?
                 } else {
-                    enrolment::disallow(&*store, digest, now()).await?
+                    enrolment::disallow(&*store, &identity, now()).await?
                 };
                 found(removed, || {
-                    format!("EK {digest} is not on the allowlist; to list all EKs: `attest-gateway ek list`")
+                    let named = identity
+                        .strip_prefix("tpm:")
+                        .map_or_else(|| identity.clone(), |ek| format!("EK {ek}"));
+                    format!("{named} is not on the allowlist; to list all machines: `attest-gateway machines list`")
                 })?;
-                Ok(digest)
+                Ok(identity)
             })?;
-            if forget {
-                output::done(format_args!(
-                    "deleted the allowlist entry of EK {digest}; if a root in ek-roots endorses the EK, its machine may join every pool that accepts this root"
-                ))?;
-            } else {
-                output::done(format_args!(
-                    "removed from the allowlist: EK {digest}; it is blocked even if a root in ek-roots endorses it"
-                ))?;
-            }
+            let text = match (removed.strip_prefix("tpm:"), forget) {
+                (Some(ek), true) => format!(
+                    "deleted the allowlist entry of EK {ek}; if a root in ek-roots endorses the EK, its machine may join every pool that accepts this root"
+                ),
+                (Some(ek), false) => format!("removed from the allowlist: EK {ek}; it is blocked even if a root in ek-roots endorses it"),
+                (None, true) => format!("deleted the allowlist entry of {removed}: the rules of each pool decide whether it may join"),
+                (None, false) => format!("removed from the allowlist: {removed}; it is blocked even if the rules of a pool accept it"),
+            };
+            output::done(text)?;
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
+/// Returns the digest of an EK certificate in a file, PEM or DER.
+pub(super) fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
     let bytes = files::read(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
+    certificate_digest(bytes).with_context(|| format!("{} does not hold an EK certificate", file.display()))
+}
+
+/// Returns the digest of an EK certificate, PEM or DER.
+pub(super) fn certificate_digest(bytes: Vec<u8>) -> Result<EkDigest, TpmEvidenceError> {
     let der = CertificateDer::from_pem_slice(&bytes).map_or(bytes, |certificate| certificate.to_vec());
-    let digest = unverified_digest(&der).map_err(TpmEvidenceError::EkCertificate);
-    digest.with_context(|| format!("{} does not hold an EK certificate", file.display()))
+    unverified_digest(&der).map_err(TpmEvidenceError::EkCertificate)
 }

@@ -13,6 +13,7 @@ mod console_fields;
 pub(crate) mod ek;
 pub(crate) mod init;
 pub(crate) mod log;
+pub(crate) mod machines;
 pub(crate) mod manifests;
 pub(crate) mod node;
 mod owner;
@@ -57,6 +58,16 @@ fn with_store<T, F: Future<Output = anyhow::Result<T>>>(config: &Path, work: imp
     make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
     let store = AnyStore::open(&settings.store)?;
     tokio::runtime::Builder::new_current_thread().build()?.block_on(work(store))
+}
+
+/// Runs `work` on the store like [`with_store`], also for a user who can only read it.
+fn reading_store<T>(settings: &Settings, work: impl AsyncFnOnce(&dyn Store) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    owner::act(settings)?;
+    if !settings.state.exists() {
+        make_private_folder(&settings.state).with_context(|| settings.state.display().to_string())?;
+    }
+    let store = AnyStore::open_to_read(&settings.store)?;
+    tokio::runtime::Builder::new_current_thread().build()?.block_on(work(&*store))
 }
 
 /// Returns the time, and the store time, for what a wrong clock would harm.

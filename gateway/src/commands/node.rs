@@ -1,33 +1,22 @@
-//! The command `attest-gateway node`: manages names, instance claims and revocations.
+//! The command `attest-gateway node`: frees names, releases instance claims, and revokes machines.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use attest::challenge::is_node_name;
 use attest_log::admin::Verb;
 use attest_machines::enrolment;
 use attest_machines::history;
-use attest_machines::instances::{self, InstanceRecord};
-use attest_machines::revocations::{self, Machine, Revocation};
-use attest_system::clock::rfc3339;
-use serde_json::json;
+use attest_machines::instances;
+use attest_machines::revocations::{self, Machine};
 
 use super::acting::{change_store, found};
 use super::beginnings::{completed, machine};
-use super::{OutputOption, objects, output, table, with_store};
+use super::output;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// List attested and revoked machines, and the claims of cloud instances.
-    #[command(
-        after_help = "Example:\n  attest-gateway node list\n\nAn instance belongs to the TPM that attested together with it (tpm:…, aws-nitrotpm:…). Without a TPM it belongs to the first-boot\nsecret that came with its first evidence (claimant:…)."
-    )]
-    List {
-        #[command(flatten)]
-        format: OutputOption,
-    },
     /// Free a node's name, so that another machine can take it.
     #[command(
         after_help = "Example: the machine of worker-7 was replaced\n  attest-gateway node forget worker-7\n\nA name belongs to one machine from its first use. A name that the allowlist gives is not freed by this command: remove the EK, or give\nit another name.\n  attest-gateway ek remove DIGEST\n  attest-gateway ek add DIGEST --name OTHER --replace"
@@ -41,7 +30,7 @@ pub(crate) enum Command {
         after_help = "Example: the TPM of worker-7 was cleared\n  attest-gateway node forget-history worker-7\n\nExample: a virtual machine was rolled back; its TPM is named by its identity\n  attest-gateway node forget-history tpm:17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a\n\nA pool with [history] in its pool.toml refuses a TPM whose counters, firmware or event log went backwards or changed. After this\ncommand the next attestation is compared with nothing. The machine keeps its name and its instance."
     )]
     ForgetHistory {
-        /// Name of the node, digest of its EK, or its instance, as the log and `node list` print it.
+        /// Name of the node, digest of its EK, or its instance, as the log and `machines list` print it.
         #[arg(value_name = "WHAT")]
         what: String,
     },
@@ -50,7 +39,7 @@ pub(crate) enum Command {
         after_help = "Example:\n  attest-gateway node release aws:123456789012/i-0123456789abcdef0\n\nAn instance belongs to its first claimant; other claimants are refused with instance-claimed. Find out first who the other claimant\nis: another process may have reached the instance's metadata server.\n\nThe instance keeps its name. To free it: attest-gateway node forget NAME."
     )]
     Release {
-        /// The instance, as the log and `node list` print it.
+        /// The instance, as the log and `machines list` print it.
         instance: String,
     },
     /// Revoke a machine: gateways refuse it. The cluster still accepts its certificate.
@@ -58,7 +47,7 @@ pub(crate) enum Command {
         after_help = "Example: revoke a machine by its node name, its EK or its instance\n  attest-gateway node revoke worker-7 --reason 'disk sold'\n  attest-gateway node revoke 17bdc2c5a7e04f3d9b6185c2d0e7f4a31c58b96e2f07d4a8137be95c60f2d84a\n  attest-gateway node revoke aws:123456789012/i-0123456789abcdef0\n\nThe command revokes the machine's name, TPM and instance together, and prints them. Running gateways refuse the machine's next\nrequest with node-revoked: challenge, attestation, ticket and kubelet certificate.\n\nProvisioning tokens stay valid. To revoke one: attest-gateway token revoke NAME."
     )]
     Revoke {
-        /// Name of the node (without `system:node:`), digest of its EK, or its instance, as the log and `node list` print it.
+        /// Name of the node (without `system:node:`), digest of its EK, or its instance, as the log and `machines list` print it.
         #[arg(value_name = "WHAT")]
         what: String,
         /// Reason, for the attestation log; the node does not see it.
@@ -87,31 +76,13 @@ const REASON_LIMIT_CHARACTERS: usize = 200;
 
 pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> {
     match command {
-        Command::List { format } => {
-            let (names, tpms, revoked, instances) = with_store(config, |store| async move {
-                let (names, tpms) = (enrolment::names(&store).await?, enrolment::attested_tpms(&store).await?);
-                Ok((names, tpms, revocations::list(&store).await?, instances::list(&store).await?))
-            })?;
-            let nodes = rows(names, tpms, revoked);
-            let claim = |(instance, record): (String, InstanceRecord)| [instance, record.holder, rfc3339(record.at), record.peer];
-            let claims: Vec<[String; 4]> = instances.into_iter().map(claim).collect();
-            let (node_columns, claim_columns) = (["NODE", "IDENTITY", "STATE"], ["INSTANCE", "BELONGS TO", "SINCE", "FROM"]);
-            if format.is_json() {
-                output::json(&json!({ "nodes": objects(node_columns, &nodes), "instances": objects(claim_columns, &claims) }))?;
-            } else {
-                output::print(table(node_columns, &nodes))?;
-                if !claims.is_empty() {
-                    output::print(format_args!("\n{}", table(claim_columns, &claims)))?;
-                }
-            }
-        }
         Command::Release { instance } => {
             let given = instance.clone();
             let released = change_store(config, Verb::NodeRelease, |store| async move {
                 let all = instances::list(&*store).await?.into_iter().map(|(instance, _)| instance);
                 let instance = completed(&given, all)?;
                 found(instances::release(&*store, &instance).await?, || {
-                    format!("instance {instance:?} is not claimed; to list all claims: `attest-gateway node list`")
+                    format!("instance {instance:?} is not claimed; `attest-gateway machines show` lists the claims of a machine")
                 })?;
                 Ok(instance)
             })?;
@@ -121,7 +92,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let wanted = name.clone();
             change_store(config, Verb::NodeForget, |store| async move {
                 found(enrolment::forget_name(&*store, &wanted).await?, || {
-                    format!("no node is named {wanted:?}; to list all nodes: `attest-gateway node list`")
+                    format!("no node is named {wanted:?}; to list all nodes: `attest-gateway machines list`")
                 })
             })?;
             output::done(format_args!("forgotten: node {name}; another machine can take the name"))?;
@@ -131,7 +102,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let forgotten = change_store(config, Verb::NodeForgetHistory, |store| async move {
                 let who = named(&machine(&*store, &given).await?)?;
                 found(history::forget(&*store, &who).await?, || {
-                    format!("the store has no history of {who}; to list all machines: `attest-gateway node list`")
+                    format!("the store has no history of {who}; to list all machines: `attest-gateway machines list`")
                 })?;
                 Ok(who)
             })?;
@@ -146,7 +117,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 let who = revocations::named(&listed).unwrap_or(listed);
                 let restored = revocations::restore(&*store, &who, only).await?;
                 found(!restored.is_empty(), || {
-                    format!("{what:?} is not revoked; to list all revocations: `attest-gateway node list`")
+                    format!("{what:?} is not revoked; to list all revocations: `attest-gateway machines list`")
                 })?;
                 Ok(restored)
             })?;
@@ -158,7 +129,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 
 fn named(what: &str) -> anyhow::Result<String> {
     revocations::named(what).with_context(|| {
-        format!("{what:?} is no node name (worker-7, not system:node:worker-7), no EK digest (64 hexadecimal digits) and no instance (aws:…, aws-nitrotpm:…, gcp:…, azure:…, azure-vtpm:…); to list all machines: `attest-gateway node list`")
+        format!("{what:?} is no node name (worker-7, not system:node:worker-7), no EK digest (64 hexadecimal digits) and no instance (aws:…, aws-nitrotpm:…, gcp:…, azure:…, azure-vtpm:…); to list all machines: `attest-gateway machines list`")
     })
 }
 
@@ -176,7 +147,7 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
         let Machine { all, seen } = revocations::machine(&*store, &who).await?;
         if !seen && !anyway {
             bail!(
-                "the store knows no machine {who}; nothing was revoked. To list known machines: `attest-gateway node list`, `attest-gateway ek list`; \
+                "the store knows no machine {who}; nothing was revoked. To list known machines: `attest-gateway machines list`; \
                  to revoke it in advance, add --anyway"
             );
         }
@@ -184,43 +155,4 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
     })?;
     output::done(format_args!("revoked: {}", together(&revoked)))?;
     Ok(())
-}
-
-/// Returns one row for each name of a machine or a revocation, for each machine without a name, and for each other revoked identity.
-fn rows(names: Vec<(String, String)>, tpms: BTreeSet<String>, mut revoked: BTreeMap<String, Revocation>) -> Vec<[String; 3]> {
-    let state = |revocation: Revocation| {
-        let at = rfc3339(revocation.at);
-        revocation
-            .reason
-            .map_or_else(|| format!("revoked {at}"), |reason| format!("revoked {at}: {reason}"))
-    };
-    let mut rows: Vec<[String; 3]> = names
-        .into_iter()
-        .map(|(name, identity)| {
-            let state = revoked.remove(&name).map_or_else(|| "known".to_owned(), state);
-            [name, identity, state]
-        })
-        .collect();
-    let named: BTreeSet<String> = rows.iter().map(|[_, identity, _]| identity.clone()).collect();
-    for tpm in tpms.difference(&named) {
-        let state = revoked.remove(tpm).map_or_else(|| "known".to_owned(), state);
-        rows.push(["-".to_owned(), tpm.clone(), state]);
-    }
-    for (who, revocation) in revoked {
-        let state = state(revocation);
-        rows.push(if is_node_name(&who) {
-            [who, "-".to_owned(), state]
-        } else if named.contains(&who)
-            && rows
-                .iter()
-                .any(|[_, identity, known]| *identity == who && known.starts_with("revoked"))
-        {
-            // Its name says so already.
-            continue;
-        } else {
-            ["-".to_owned(), who, state]
-        });
-    }
-    rows.sort();
-    rows
 }

@@ -22,7 +22,7 @@ use super::output;
 pub(crate) enum Command {
     /// Accept the current store, or initialize an empty one, after the gateway has refused to start.
     #[command(
-        after_help = "Example:\n  systemctl stop attest-gateway\n  attest-gateway store accept\n  systemctl start attest-gateway\n\nThe gateway refuses to start if its store was lost, emptied, replaced or rolled back. Restore the right store if you still have it.\n\nThis command continues with the store that is there. It invalidates all challenges and tickets, and writes a line into the attestation\nlog. Revocations, restrictions, names and token uses that this store lacks are lost.\n\nAfterwards look through these lists, and repeat each lost revocation:\n  attest-gateway node list\n  attest-gateway ek list\n  attest-gateway token list"
+        after_help = "Example:\n  systemctl stop attest-gateway\n  attest-gateway store accept\n  systemctl start attest-gateway\n\nThe gateway refuses to start if its store was lost, emptied, replaced or rolled back. Restore the right store if you still have it.\n\nThis command continues with the store that is there. It invalidates all challenges and tickets, and writes a line into the attestation\nlog. Revocations, restrictions, names and token uses that this store lacks are lost.\n\nAfterwards look through these lists, and repeat each lost revocation:\n  attest-gateway machines list\n  attest-gateway token list"
     )]
     Accept,
     /// Migrate the store to another engine. Stop its gateways first.
@@ -119,7 +119,7 @@ fn accept(settings: &Settings) -> anyhow::Result<ExitCode> {
     keep_checkpoint(settings, checkpoint.as_deref());
     print_accepted(accepted)?;
     output::done(
-        "Next: compare these lists, and repeat each revocation that the store lacks: `attest-gateway node list`, `attest-gateway ek list`, `attest-gateway token list`.",
+        "Next: compare these lists, and repeat each revocation that the store lacks: `attest-gateway machines list`, `attest-gateway token list`.",
     )?;
     Ok(ExitCode::SUCCESS)
 }

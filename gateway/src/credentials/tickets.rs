@@ -7,7 +7,7 @@ use attest_machines::enrolment;
 use attest_machines::instances::{self, InstanceRecord};
 use attest_machines::objects::{MachineObjects, MachinesUnknown};
 use attest_machines::revocations::{self, RevocationError};
-use attest_pool::MachineRules;
+use attest_pool::{MachineRules, by_its_own_tpm};
 use attest_store::{EntryKind, EntryTransaction, ExpiredUse, Spend, Spendable, StoreError, UseOccasion};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use data_encoding::HEXLOWER;
@@ -382,15 +382,23 @@ impl PresentedTicket {
         let ek: Option<EkDigest> = identity.as_str().strip_prefix("tpm:").and_then(|digest| digest.parse().ok());
         let instances = identities.iter().map(|identity| (EntryKind::Instance, *identity));
         let listed = ek.map(|ek| ek.to_string());
-        transaction.fetch(instances.chain(listed.iter().map(|ek| (EntryKind::Ek, ek.as_str()))))?;
+        let of_clouds = identities.iter().filter(|identity| !identity.starts_with("tpm:"));
+        let of_clouds: Vec<String> = of_clouds
+            .flat_map(|instance| by_its_own_tpm(instance).into_iter().chain([(*instance).to_owned()]))
+            .collect();
+        transaction.fetch(instances.chain(listed.iter().chain(&of_clouds).map(|id| (EntryKind::Ek, id.as_str()))))?;
         revocations::refuse(transaction, &names, &identities)?;
         self.belongs(transaction)?;
         let record = match ek {
             Some(ek) => enrolment::allowlisted(transaction, ek)?,
             None => None,
         };
+        let mut is_kept_out = false;
+        for instance in &of_clouds {
+            is_kept_out |= enrolment::listed(transaction, instance)?.is_some_and(|record| !record.may_join(pool));
+        }
         // Where the allowlist says nothing of a TPM, its maker's root may.
-        if record.map_or(!by_allowlist, |record| record.may_join(pool)) {
+        if !is_kept_out && record.map_or(!by_allowlist, |record| record.may_join(pool)) {
             return Ok(());
         }
         Err(TicketError::Withdrawn {

@@ -228,8 +228,8 @@ async fn attack_13_refuses_a_second_claim_of_an_instance() {
         site::refused(&gateway, &answer, "claimant-mismatch");
     }
 
-    let list = gateway.command(&["node", "list"]);
-    assert!(list.lines().any(|line| line.contains(identity) && line.contains(&first)), "{list}");
+    let shown = gateway.command(&["machines", "show", identity]);
+    assert!(shown.contains(&format!("{identity} belongs to {first} since ")), "{shown}");
     assert!(gateway.command(&["node", "release", identity]).contains(identity));
     assert!(!gateway.try_command(&["node", "release", identity]).status.success());
     site::trusted(&gateway, &thief.attest(&gateway, &[KIND]).await, identity, &[KIND]);

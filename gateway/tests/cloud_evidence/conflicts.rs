@@ -44,7 +44,7 @@ impl Step {
             Self::RevokeTpm => revoke(&format!("tpm:{ek}")).await,
             Self::RevokeName => revoke(NAME).await,
             Self::RevokeInstance => revoke(IDENTITY).await,
-            Self::TakeOffTheList => assert!(enrolment::disallow(store, ek, 1).await.unwrap()),
+            Self::TakeOffTheList => assert!(enrolment::disallow(store, &ek.identity(), 1).await.unwrap()),
             Self::Forget => drop(enrolment::forget_name(store, NAME).await.unwrap()),
             Self::Release => drop(instances::release(store, IDENTITY).await.unwrap()),
             Self::RevokeToken => assert_eq!(tokens::revoke(store, "t").await.unwrap(), 1),

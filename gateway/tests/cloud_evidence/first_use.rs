@@ -118,7 +118,7 @@ async fn attack_27_reclaiming_revives_no_ticket_from_before_release() {
 
 /// Verifies that the instance is unclaimed: another machine can claim it.
 async fn is_free(gateway: &Gateway, kind: Kind, identity: &str) {
-    let list = gateway.command(&["node", "list"]);
+    let list = gateway.command(&["machines", "list"]);
     assert!(!list.contains(identity), "{list}");
     site::trusted(gateway, &Machine::another().attest(gateway, &[kind]).await, identity, &[kind]);
 }
@@ -178,7 +178,7 @@ async fn attack_27_claims_survive_an_unanswered_decision() {
     const LIMIT_BLOCKS: usize = 400;
     let mut gateway = site::init(r#"[["gcp"]]"#, &[GCP]);
     // There is a store before there is a log.
-    gateway.command(&["node", "list"]);
+    gateway.command(&["machines", "list"]);
     let filler = format!("{{\"filler\":\"{}\"}}\n", "x".repeat(LIMIT_BLOCKS * 1024 - 14 - 100));
     std::fs::write(gateway.path("state/attestation.jsonl"), &filler).unwrap();
     gateway.run_as(serving_within(&gateway, LIMIT_BLOCKS));
@@ -187,7 +187,7 @@ async fn attack_27_claims_survive_an_unanswered_decision() {
     gateway.kill();
     gateway.run();
     has_late(&gateway, "unknown", |record| record["decision"] == "evidence");
-    let list = gateway.command(&["node", "list"]);
+    let list = gateway.command(&["machines", "list"]);
     assert!(list.contains("worker-0") && list.contains(GCP_IDENTITY), "{list}");
     let pod = Machine::another();
     site::refused(&gateway, &pod.attest(&gateway, &[Kind::Gcp]).await, "instance-claimed");
@@ -224,7 +224,7 @@ async fn attack_27_claims_survive_a_crash_and_are_recorded() {
 async fn attack_27_records_documents_of_claimed_instances() {
     let gateway = site::start(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
     let kinds = [Kind::AwsIdentityDocument];
-    gateway.command(&["node", "list"]);
+    gateway.command(&["machines", "list"]);
     let store = Embedded::open(&gateway.path("state/gateway.db")).unwrap();
     claim_for(&store, decided(&"00".repeat(16)), AWS_IDENTITY, "claimant:00").await;
     drop(store);

@@ -52,7 +52,7 @@ async fn attack_30_refuses_machines_that_are_not_in_the_inventory() {
         // Who is in it, nobody learns.
         assert!(!String::from_utf8_lossy(&answer.body).contains(identity));
         // It has taken nothing.
-        let list = gateway.command(&["node", "list"]);
+        let list = gateway.command(&["machines", "list"]);
         assert!(!list.contains(refused["identity"].as_str().unwrap()), "{list}");
 
         // The record has the inventory, so that the decision can be made again: this one, and no other.
@@ -191,4 +191,51 @@ async fn check_warns_about_a_pool_without_inventory() {
     assert!(!check().contains(warning), "{}", check());
     site::pool(&gateway, "worker", r#"[["tpm"]]"#, &[TPM]);
     assert!(!check().contains(warning), "{}", check());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attack_30_an_imported_instance_gets_its_name_in_its_pools_only() {
+    let gateway = site::start(r#"[["gcp"]]"#, &[GCP]);
+    let import = |pools: &str| {
+        let row = json!({ "instance": GCP_IDENTITY, "name": "worker-7", "pools": pools });
+        site::write(&gateway, "machines.json", row.to_string());
+        gateway.command(&["machines", "import", gateway.path("machines.json").to_str().unwrap()])
+    };
+    import("infra");
+    let refused = site::refused(
+        &gateway,
+        &Machine::new().attest(&gateway, &[Kind::Gcp]).await,
+        "instance-wrong-pool",
+    );
+    assert_eq!(refused["decided_by"], "store", "{refused}");
+    import("infra worker");
+    let answer = Machine::new().attest(&gateway, &[Kind::Gcp]).await;
+    let record = site::trusted(&gateway, &answer, GCP_IDENTITY, &[Kind::Gcp]);
+    assert_eq!(record["name"], "worker-7", "it gets its name unasked");
+    // Another machine cannot have the name, and it can have no other.
+    let machine = Machine::new().but(|machine| machine.name = Some("worker-8".to_owned()));
+    site::refused(&gateway, &machine.attest(&gateway, &[Kind::Gcp]).await, "node-name-taken");
+    let other = Machine::another().but(|machine| {
+        machine.google.instance_id = 8;
+        machine.name = Some("worker-7".to_owned());
+    });
+    site::refused(&gateway, &other.attest(&gateway, &[Kind::Gcp]).await, "node-name-taken");
+    // What it has earned ends with its entry.
+    let ticket = bearer(&answer.ticket());
+    assert_eq!(gateway.config("/config/worker", &[&ticket]).await.status, 200);
+    let removed = gateway.command(&["ek", "remove", GCP_IDENTITY]);
+    assert!(removed.contains(GCP_IDENTITY), "{removed}");
+    gateway.config("/config/worker", &[&ticket]).await.refused(403, "ticket-withdrawn");
+    site::refused(
+        &gateway,
+        &Machine::new().attest(&gateway, &[Kind::Gcp]).await,
+        "instance-wrong-pool",
+    );
+    gateway.command(&["ek", "remove", "--leave-to-roots", GCP_IDENTITY]);
+    site::trusted(
+        &gateway,
+        &Machine::new().attest(&gateway, &[Kind::Gcp]).await,
+        GCP_IDENTITY,
+        &[Kind::Gcp],
+    );
 }

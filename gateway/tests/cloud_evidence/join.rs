@@ -40,11 +40,8 @@ async fn attack_13_an_instance_stays_bound_to_its_tpm() {
     assert!(alert.contains("claimed by claimant:") && alert.contains(&identity), "{alert}");
     let other = with_tpm(&gateway);
     site::refused(&gateway, &other.attest(&gateway, &both).await, "instance-claimed");
-    let list = gateway.command(&["node", "list"]);
-    assert!(
-        list.lines().any(|line| line.contains(GCP_IDENTITY) && line.contains(&identity)),
-        "{list}"
-    );
+    let shown = gateway.command(&["machines", "show", GCP_IDENTITY]);
+    assert!(shown.contains(&format!("{GCP_IDENTITY} belongs to {identity} since ")), "{shown}");
     // The machine got another TPM, the administrator says.
     gateway.command(&["node", "release", GCP_IDENTITY]);
     let new = format!("tpm:{}", digest(other.tpm.as_ref().unwrap()));
@@ -86,8 +83,8 @@ async fn attack_29_a_trusted_tpm_cannot_claim_a_second_instance() {
     let next = booted(&late).but(|machine| machine.google.instance_id = 8);
     drop(next.attest(&gateway, &both).await.ticket());
     // The administrator has moved the TPM to another machine.
-    let list = gateway.command(&["node", "list"]);
-    assert!(!list.lines().any(|line| line.starts_with("tpm:")), "{list}");
+    let list = gateway.command(&["machines", "list"]);
+    assert!(list.contains("tpm:"), "{list}");
     gateway.command(&["node", "release", "gcp:example-project/7"]);
     let moved = booted(&booted(&booted(&thief)));
     drop(moved.attest(&gateway, &azure).await.ticket());
@@ -305,7 +302,7 @@ async fn spends_the_token_only_after_all_other_checks() {
     let record = gateway.records().pop().unwrap();
     assert_eq!((&record["use_number"], &record["again"]), (&1.into(), &true.into()));
     // What was refused for the token has not taken the instance.
-    let list = gateway.command(&["node", "list"]);
+    let list = gateway.command(&["machines", "list"]);
     assert!(!list.contains("i-00000000000000001"), "{list}");
     let fresh = gateway.token(&[]);
     let next = next.but(|machine| machine.token.clone_from(&fresh));

@@ -245,7 +245,7 @@ async fn retries_while_the_machine_object_is_pending() {
     assert_eq!(answer.header("retry-after"), Some("5"));
     // Nothing is decided by that: nothing is recorded, and nobody has the instance.
     assert_eq!(gateway.records(), Vec::<Value>::new());
-    assert!(!gateway.command(&["node", "list"]).contains(GCP_IDENTITY));
+    assert!(!gateway.command(&["machines", "list"]).contains(GCP_IDENTITY));
     put(&api, "worker-7", GCP_PROVIDER_ID, |_| {});
     let answer = comes_to(&gateway, &Machine::another(), Kind::Gcp, "trusted").await;
     site::trusted(&gateway, &answer, GCP_IDENTITY, &[Kind::Gcp]);

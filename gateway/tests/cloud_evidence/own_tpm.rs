@@ -33,11 +33,8 @@ async fn attack_27_an_own_tpm_takes_over_document_only_claims() {
     let record = site::trusted(&gateway, &Machine::new().attest(&gateway, &both).await, AWS_IDENTITY, &both);
     assert!(record.get("alerts").is_none());
     site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
-    let list = gateway.command(&["node", "list"]);
-    assert!(
-        list.lines().any(|line| line.contains(AWS_IDENTITY) && line.contains("nitro-tpm")),
-        "{list}"
-    );
+    let shown = gateway.command(&["machines", "show", AWS_IDENTITY]);
+    assert!(shown.contains(&format!("{AWS_IDENTITY} belongs to nitro-tpm since ")), "{shown}");
 
     let of_google = TPM.replace("allowlist", "gcp-instance");
     let gateway = site::start(r#"[["tpm", "gcp"], ["gcp"]]"#, &[&of_google, GCP]);
@@ -105,9 +102,8 @@ async fn attack_27_azure_vtpm_takes_over_a_document_only_claim() {
         "{alert}"
     );
     site::refused(&gateway, &Machine::another().attest(&gateway, &document).await, "instance-claimed");
-    let list = gateway.command(&["node", "list"]);
-    let holder = |line: &str| line.contains(AZURE_IDENTITY) && line.contains(" azure-vtpm ");
-    assert!(list.lines().any(holder), "{list}");
+    let shown = gateway.command(&["machines", "show", AZURE_IDENTITY]);
+    assert!(shown.contains(&format!("{AZURE_IDENTITY} belongs to azure-vtpm since ")), "{shown}");
     // Released, it is the next one's.
     gateway.command(&["node", "release", AZURE_IDENTITY]);
     let answer = Machine::another().attest(&gateway, &document).await;

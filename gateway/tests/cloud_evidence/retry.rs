@@ -35,6 +35,7 @@ async fn note(store: &dyn Store, ek: EkDigest, name: Option<&str>) {
         name,
         added,
         pools,
+        note: None,
         removed,
     };
     enrolment::allow(store, ek, record, true).await.unwrap();

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 use attest::protocol::REPORT_PATH;
-use attest_gateway::cluster::attested_nodes::object_name;
+use attest_gateway::machine_status::object_name::object_name;
 use cloud_fixtures::kubernetes::{Disturbance, KubernetesApi, Mishap, RestartHistory};
 use serde_json::{Value, json};
 
@@ -172,7 +172,12 @@ async fn kubectl_lists_attested_nodes_with_evidence_and_config() {
     shown(&site.api, "its config is shown", || site.says(&object, "ConfigServed").is_some()).await;
     let table = site.kubectl(&["get", "attestednodes"]);
     let head: Vec<&str> = table.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(head, ["NAME", "NODE", "POOL", "BY", "ATTESTED", "CONFIG", "STATE", "AGE"]);
+    assert_eq!(
+        head,
+        [
+            "NAME", "NODE", "POOL", "BY", "ATTESTED", "CONFIG", "STATE", "CODE", "WAITING", "AGE"
+        ]
+    );
     let found = row(&table, &object);
     assert_eq!(
         (&found[1..4], &found[5..7]),

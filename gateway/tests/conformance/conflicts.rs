@@ -38,6 +38,7 @@ fn allowed(pools: &[&str]) -> EkRecord {
         name: Some(NAME.to_owned()),
         added: 1,
         pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+        note: None,
         removed: None,
     }
 }
@@ -87,8 +88,8 @@ impl Ground {
                 store.put(EntryKind::Name, entry(NAME, "tpm:other")).await.unwrap();
                 revoke(store, "tpm:other").await;
             }
-            Self::TakeOffTheList => assert!(enrolment::disallow(store, ek(), 1000).await.unwrap()),
-            Self::ForgetOnTheList => assert!(enrolment::forget_entry(store, ek()).await.unwrap()),
+            Self::TakeOffTheList => assert!(enrolment::disallow(store, &ek().identity(), 1000).await.unwrap()),
+            Self::ForgetOnTheList => assert!(enrolment::forget_entry(store, &ek().identity()).await.unwrap()),
             Self::KeepToAnotherPool => enrolment::allow(store, ek(), allowed(&["infra"]), false).await.unwrap(),
             Self::Release => assert!(store.remove(EntryKind::Instance, instance().as_str()).await.unwrap()),
             Self::Bind(holder) => bind(store, &held(holder, 999)).await,
@@ -347,7 +348,7 @@ pub async fn what_is_changed_while_a_machine_is_taken_off_or_released_stays<P: P
     let narrowed = interleave(&store, 1, |store| async move {
         enrolment::allow(&*store, ek(), allowed(&["infra"]), false).await.unwrap();
     });
-    assert!(enrolment::disallow(&narrowed, ek(), 1000).await.unwrap());
+    assert!(enrolment::disallow(&narrowed, &ek().identity(), 1000).await.unwrap());
     let listed = || async { store.read(|transaction| enrolment::allowlisted(transaction, ek())).await.unwrap() };
     let removed = |pools: &[&str], at| {
         let removed = Some(at);
@@ -357,15 +358,15 @@ pub async fn what_is_changed_while_a_machine_is_taken_off_or_released_stays<P: P
     // What is taken off, or forgotten, by somebody else is not taken off again.
     enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
     let taken_off = interleave(&store, 1, |store| async move {
-        assert!(enrolment::disallow(&*store, ek(), 2000).await.unwrap());
+        assert!(enrolment::disallow(&*store, &ek().identity(), 2000).await.unwrap());
     });
-    assert!(!enrolment::disallow(&taken_off, ek(), 3000).await.unwrap());
+    assert!(!enrolment::disallow(&taken_off, &ek().identity(), 3000).await.unwrap());
     assert_eq!(listed().await, removed(&[], 2000));
     enrolment::allow(&*store, ek(), allowed(&[]), false).await.unwrap();
     let forgotten = interleave(&store, 1, |store| async move {
-        assert!(enrolment::forget_entry(&*store, ek()).await.unwrap());
+        assert!(enrolment::forget_entry(&*store, &ek().identity()).await.unwrap());
     });
-    assert!(!enrolment::disallow(&forgotten, ek(), 3000).await.unwrap());
+    assert!(!enrolment::disallow(&forgotten, &ek().identity(), 3000).await.unwrap());
     assert_eq!(listed().await, None);
     // Released, with what is beside it by then; what has gone over to another instance stays there.
     let id = |byte: u8| format!("tpm:{}", HEXLOWER.encode(&[byte; 32]));

@@ -204,7 +204,7 @@ async fn imports_a_backup_into_an_empty_etcd_only() {
     assert_eq!(site.etcd.ctl(&["get", "--prefix", ""]), "", "nothing was begun");
     assert_eq!(contents(&import("store.jsonl")), written);
     assert!(refusal(&import("store.jsonl")).contains("etcdctl del --prefix"));
-    let listed = program(&gateway, "etcd.toml", &["ek", "list"]).output().unwrap();
+    let listed = program(&gateway, "etcd.toml", &["machines", "list"]).output().unwrap();
     assert!(String::from_utf8(listed.stdout).unwrap().contains("worker-1"));
     // Another's, below the same prefix.
     site.etcd.ctl(&["del", "--prefix", "a/gateway/"]);
@@ -305,6 +305,6 @@ async fn restores_a_store_on_etcd_and_repeats_acts() {
     assert!(restored.contains("store accept"), "{restored}");
     assert!(!restored.contains("ek.add"), "{restored}");
     gateway.run();
-    assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
+    assert!(gateway.command(&["machines", "list"]).contains("worker-1"));
     gateway.command(&["log", "audit", "--checkpoints", &gateway.checkpoints()]);
 }

@@ -220,12 +220,12 @@ async fn store_copy_undo_reverts_an_unfinished_migration() {
     std::fs::write(gateway.path("password"), "gateway").unwrap();
     let said = refusal(&copy(&gateway, "embedded.toml", "etcd.toml"));
     assert!(said.contains("permission"), "{said}");
-    let refused = gateway.try_command(&["ek", "list"]);
+    let refused = gateway.try_command(&["machines", "list"]);
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(said.contains("was migrated to") && said.contains("--undo"), "{said}");
     let undone = undo();
     assert!(undone.status.success(), "{}", String::from_utf8_lossy(&undone.stderr));
-    assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
+    assert!(gateway.command(&["machines", "list"]).contains("worker-1"));
     let mut gateway = gateway;
     gateway.run();
     // The first one was refused.

@@ -52,7 +52,7 @@ async fn an_older_gateway_leaves_pending_approvals_untouched() {
     }
     assert_eq!(boots(&older, &mut first, &known).await.status, 200);
     older.command(&["token", "create", "--pool", POOL, "--name", "rack7"]);
-    let listed = older.command(&["node", "list"]);
+    let listed = older.command(&["machines", "list", "--state", "trusted"]);
     assert_eq!(listed.matches("tpm:").count(), 1, "only one has attested: {listed}");
     older.terminate();
     assert!(older.wait().success());

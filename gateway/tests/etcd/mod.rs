@@ -6,6 +6,7 @@ mod export;
 mod forgetting;
 mod gateways;
 mod leader;
+mod machines;
 mod mark;
 mod migration;
 mod mixed_releases;

@@ -31,6 +31,10 @@ async fn gateways_share_pending_new_values_and_answers() {
     let rows = pending(&one);
     assert_eq!((rows.len(), &rows), (1, &pending(&two)));
     let asked = question(&one);
+    for gateway in [&one, &two] {
+        let waiting = gateway.command(&["machines", "list", "--waiting"]);
+        assert_eq!(waiting.matches(&asked).count(), 2, "{waiting}");
+    }
 
     // The file of one is read by that one; the other's machines wait on until it is there, too.
     one.command(&["waiting", "accept", &asked, "--set", "update.json"]);

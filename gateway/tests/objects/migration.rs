@@ -146,6 +146,6 @@ fn restores_a_store_of_objects() {
     let restored = gateway.command(&["restore", &file]);
     assert!(restored.contains("node.revoke") && !restored.contains("ek.add"), "{restored}");
     gateway.run();
-    assert!(gateway.command(&["ek", "list"]).contains("worker-1"));
+    assert!(gateway.command(&["machines", "list"]).contains("worker-1"));
     gateway.command(&["log", "audit", "--checkpoints", &gateway.checkpoints()]);
 }

@@ -42,7 +42,7 @@ pub(super) async fn gateway(fixture: &Path, engine: Engine) {
 
     let checked = gateway.command(&["check"]);
     assert!(!checked.contains("ERROR") && !checked.contains("DEGRADED"), "{name}: {checked}");
-    let nodes = gateway.command(&["node", "list"]);
+    let nodes = gateway.command(&["machines", "list"]);
     let row = |node: &String| {
         nodes
             .lines()
@@ -50,11 +50,11 @@ pub(super) async fn gateway(fixture: &Path, engine: Engine) {
             .unwrap_or_else(|| panic!("{name}: no {node} in {nodes}"))
     };
     for node in &facts.nodes {
-        assert_eq!(row(node).contains("revoked"), facts.revoked.contains(node), "{name}: {nodes}");
+        assert_eq!(row(node).contains("Banned"), facts.revoked.contains(node), "{name}: {nodes}");
     }
     let tokens = gateway.command(&["token", "list"]);
     assert!(facts.tokens.iter().all(|token| tokens.contains(token)), "{name}: {tokens}");
-    assert!(gateway.command(&["ek", "list"]).contains(&facts.nodes[0]));
+    assert!(gateway.command(&["machines", "list"]).contains(&facts.nodes[0]));
     let records = gateway.command(&["log", "show", "--all"]);
     assert!(facts.nodes.iter().all(|node| records.contains(node)), "{name}: {records}");
     is_whole(&gateway, &fixture.display().to_string());
@@ -97,7 +97,7 @@ pub(super) async fn gateway(fixture: &Path, engine: Engine) {
     if backup.exists() {
         let restored = gateway.command(&["restore", backup.to_str().unwrap(), "--replace"]);
         assert!(restored.contains("accepted store"), "{name}: {restored}");
-        let nodes = gateway.command(&["node", "list"]);
+        let nodes = gateway.command(&["machines", "list"]);
         assert!(facts.nodes.iter().all(|node| nodes.contains(node)), "{name}: {nodes}");
         is_whole(&gateway, &format!("{name}, restored"));
     }

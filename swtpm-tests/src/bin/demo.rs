@@ -187,7 +187,7 @@ fn leave_running(site: &mut Site) -> Result<()> {
     println!("The attestation log, and who has enrolled:");
     println!("  tail -f {}", gateway.attestation_log().display());
     println!(
-        "  {} --config {folder}/gateway.toml node list",
+        "  {} --config {folder}/gateway.toml machines list",
         Programs::build()?.gateway.display()
     );
     println!("Another provisioning token, and a pointer config with it:");

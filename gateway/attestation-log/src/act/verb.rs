@@ -45,6 +45,8 @@ verbs! {
     EkRemove = "ek.remove";
     /// An EK's entry was forgotten, so that the roots decide whether it is endorsed.
     EkForget = "ek.forget";
+    /// Machines were put on the allowlist from a file.
+    MachinesImport = "machines.import";
     /// A node's name was released.
     NodeForget = "node.forget";
     /// The history of a machine's TPMs was forgotten.

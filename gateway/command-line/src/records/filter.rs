@@ -201,7 +201,12 @@ impl RecordFields {
         };
         let is_named = |thing: &ActObject| thing.after.as_ref().and_then(|after| after.get("name")).and_then(Value::as_str) == Some(node);
         let listed = things.into_iter().filter(|thing| thing.kind == "ek" && is_named(thing));
-        listed.map(|thing| format!("tpm:{}", thing.id)).collect()
+        listed
+            .map(|thing| match thing.id.contains(':') {
+                true => thing.id,
+                false => format!("tpm:{}", thing.id),
+            })
+            .collect()
     }
 
     /// Returns whether the record is a decision about a node, which has a verdict.
@@ -211,6 +216,15 @@ impl RecordFields {
 }
 
 impl Filter {
+    /// Returns a filter that matches records from this time on, in seconds since 1970.
+    #[must_use]
+    pub fn since(at: u64) -> Self {
+        Self {
+            since: Some(at),
+            ..Self::default()
+        }
+    }
+
     pub fn is_empty(&self) -> bool {
         let Self {
             node,
@@ -411,7 +425,10 @@ fn boot(text: &str) -> Result<String, String> {
 }
 
 /// Parses a time, in seconds since 1970.
-fn when(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// A description of the expected forms.
+pub fn when(text: &str) -> Result<u64, String> {
     if let Ok(ago) = durations::seconds(text) {
         return Ok(now().saturating_sub(ago));
     }

@@ -4,6 +4,6 @@ mod filter;
 mod selector;
 mod source;
 
-pub use filter::{ChainPosition, Filter, NoEvidenceReason, RecordFields, ReportFilter, WouldRefuseFields};
+pub use filter::{ChainPosition, Filter, NoEvidenceReason, RecordFields, ReportFilter, WouldRefuseFields, when};
 pub use selector::{RecordSelector, record};
 pub use source::{LogSource, OpenedSource, ReadLine, UnreadFiles, report_aggregated};

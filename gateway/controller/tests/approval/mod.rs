@@ -80,6 +80,7 @@ async fn enrolled_in(store: &dyn Store, name: &str) -> Machine {
         name: Some(name.to_owned()),
         added: now(),
         pools: Vec::new(),
+        note: None,
         removed: None,
     };
     enrolment::allow(store, machine.ek, record, true).await.unwrap();

@@ -3,6 +3,8 @@ use std::time::{Duration, Instant};
 
 use attest_store::{DecisionRecord, Embedded, Store};
 
+use attest::EkDigest;
+
 use super::*;
 use crate::enrolment::{EkRecord, allow, forget_name};
 
@@ -83,6 +85,7 @@ async fn store() -> (tempfile::TempDir, Embedded, NodeIdentity) {
         name: Some(NODE.to_owned()),
         added: 1,
         pools: Vec::new(),
+        note: None,
         removed: None,
     };
     allow(&store, ek("a"), record, false).await.unwrap();

@@ -143,7 +143,7 @@ async fn attack_46_object_does_not_restore_a_removed_ek() {
         (record.name.as_deref(), record.added, &*record.pools),
         (Some("worker-7"), 1, &["infra".to_owned()][..])
     );
-    disallow(&store, ek("ab"), 3).await.unwrap();
+    disallow(&store, &ek("ab").identity(), 3).await.unwrap();
     assert_eq!(approved(&["worker"]).await, EditResult::ByCommand);
     assert_eq!(listed(&store, ek("ab")).await.unwrap().removed, Some(3));
 }
@@ -170,6 +170,7 @@ async fn attack_46_edit_cannot_take_a_name_of_another_machine() {
         name: Some("worker-9".to_owned()),
         added: 1,
         pools: Vec::new(),
+        note: None,
         removed: None,
     };
     allow(&store, ek("ef"), record, false).await.unwrap();

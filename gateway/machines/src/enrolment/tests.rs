@@ -16,6 +16,7 @@ fn named(name: &str) -> EkRecord {
         name: Some(name.to_owned()),
         added: 0,
         pools: Vec::new(),
+        note: None,
         removed: None,
     }
 }
@@ -80,6 +81,13 @@ async fn reserved_name_moves_only_if_requested() {
     assert!(allowlist(&store).await.unwrap().len() == 1, "a refused entry is none");
     give_name(&store, "b", &node(2)).await.unwrap();
     allow(&store, ek(2), named("a"), true).await.unwrap();
+    let given: Vec<Option<String>> = allowlist(&store)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|(_, record)| record.name)
+        .collect();
+    assert_eq!(given, [None, Some("a".to_owned())], "the allowlist gives a name to one machine");
     let settled = async |byte: u8, record: &str, asked: Option<&'static str>| {
         let record = named(record);
         let settled = store.transact(move |transaction| settle_name(transaction, Some(&record), asked, &node(byte)));

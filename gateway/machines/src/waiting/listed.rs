@@ -1,5 +1,7 @@
 //! Questions as an administrator sees them.
 
+use std::collections::BTreeMap;
+
 use attest_store::{EntryKind, Store, StoreError, Transact};
 
 use super::questions::{Answered, Of, Question, QuestionSnapshot, WaitingMachine};
@@ -87,6 +89,23 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
     }
     rows.sort_by(|a, b| (a.question.at, &a.id).cmp(&(b.question.at, &b.id)));
     Ok(rows)
+}
+
+/// Returns the machines that wait for an answer, each with its question.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn waiting(store: &dyn Store, now: u64) -> Result<BTreeMap<String, String>, StoreError> {
+    let kept = QuestionSnapshot::list(store).await?;
+    let is_refused = |pool: &String, question: &String| {
+        let answer = kept.answers.get(&(pool.clone(), question.clone()));
+        answer.is_some_and(Answered::is_no)
+    };
+    let waits = |pool: &String, waiting: &WaitingMachine| waiting.until > now && !waiting.observed && !is_refused(pool, &waiting.question);
+    let machines = kept.machines.iter().filter(|((pool, _), waiting)| waits(pool, waiting));
+    Ok(machines
+        .map(|((_, machine), waiting)| (machine.clone(), waiting.question.clone()))
+        .collect())
 }
 
 /// Returns the first waiting machines with their names; the longest wait comes first.

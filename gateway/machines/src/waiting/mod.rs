@@ -17,5 +17,5 @@ mod tests;
 
 pub use answers::{Acceptance, AnswerError, accept, refuse, withdraw_refusal};
 pub use ask::{MachineStep, NotAwaited, Wait, WaitRequest, WaitingList};
-pub use listed::{QuestionRow, RelatedQuestion, Showing, questions};
+pub use listed::{QuestionRow, RelatedQuestion, Showing, questions, waiting};
 pub use questions::{Answered, Question, QuestionAnswer};

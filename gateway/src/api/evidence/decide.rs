@@ -152,6 +152,7 @@ impl DecisionInput {
         let mut wanted = History::wanted(claims, &pool.policy);
         wanted.extend(instances::wanted(claims));
         wanted.extend(self.ek.map(|ek| (EntryKind::Ek, ek.to_string())));
+        wanted.extend(enrolment::instance_ids(claims).into_iter().map(|id| (EntryKind::Ek, id)));
         for name in self.names() {
             wanted.push((EntryKind::Name, name.to_owned()));
         }
@@ -190,6 +191,12 @@ impl DecisionInput {
                 return Err(reject.clone().into());
             }
         };
+        let listed_instance = enrolment::listed_instance(transaction, claims)?;
+        if let (Some(instance), Some(record)) = (claims.instance(), &listed_instance)
+            && !record.may_join(pool.name())
+        {
+            return Err(Refusal::instance_wrong_pool(instance, pool.name()));
+        }
         if self.admitted.as_ref().is_err_and(Refusal::is_not_in_inventory) {
             way.obstacle = Obstacle::Inventory;
         }
@@ -214,7 +221,10 @@ impl DecisionInput {
         let taken = claim.make(transaction).inspect_err(|error| alerts.extend(error.alert()))?;
         way.record.alerts.extend(taken.alert);
         let (name, identity) = (claims.name(), claims.identity());
-        let settled = enrolment::settle_name(transaction, self.allowlisted.as_ref(), name, identity);
+        // With a TPM, the node's name is the TPM's.
+        let listed_instance = listed_instance.filter(|_| claims.instance() == Some(identity));
+        let given = self.allowlisted.as_ref().or(listed_instance.as_ref());
+        let settled = enrolment::settle_name(transaction, given, name, identity);
         let record = &mut way.record;
         record.name = settled.inspect_err(|error| record.alerts.extend(error.alert()))?;
         if self.notes_attested {

@@ -11,7 +11,7 @@ use attest_log::codes::{
     TPM_FIRMWARE_DOWNGRADED,
 };
 use attest_log::{Acceptable, command_for, unknown_ek};
-use attest_machines::enrolment::{EkRecord, EnrolmentError};
+use attest_machines::enrolment::EnrolmentError;
 use attest_machines::history::{HistoryFinding, HistoryRefusal};
 use attest_machines::instances::InstanceError;
 use attest_machines::objects::MachinesUnknown;
@@ -87,7 +87,7 @@ impl From<EnrolmentError> for Refusal {
             EnrolmentError::OtherName {
                 asked,
                 claimant,
-                listed: Some(EkRecord { pools, .. }),
+                pools: Some(pools),
                 ..
             } => {
                 let pools: String = pools.iter().flat_map(|pool| [" --pool ", pool]).collect();
@@ -100,11 +100,11 @@ impl From<EnrolmentError> for Refusal {
                 given,
                 asked,
                 claimant,
-                listed: None,
+                pools: None,
             } => {
                 let refusal = Self::new(NODE_NAME_TAKEN, &error).with_acceptable(acceptable(asked, claimant));
                 refusal.with_command(format!(
-                    "If this machine should get another name: `attest-gateway node forget {given}`, then boot again."
+                    "If this machine should get another name: `attest-gateway node forget {given}`, then boot again. If it is an instance that was imported with its name, remove its entry first: `attest-gateway ek remove INSTANCE --leave-to-roots`."
                 ))
             }
             EnrolmentError::Store(error) => Self::because(error),

@@ -16,9 +16,9 @@ use attest_system::clock::Clock;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::HEXLOWER;
 
-use super::machines::StoredMachine;
 use super::object::{Approved, AttestedNodeSpec};
-use super::status::{ConditionAnswer, Handled};
+use crate::machine_status::status::{ConditionAnswer, Handled};
+use crate::machine_status::stored::StoredMachine;
 
 /// A step that an edit asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]

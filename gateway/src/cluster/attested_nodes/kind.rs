@@ -6,15 +6,6 @@ pub(super) const GROUP: &str = "attest-gateway.internal";
 pub const VERSION: &str = "v1alpha1";
 pub(super) const KIND: &str = "AttestedNode";
 pub(super) const PLURAL: &str = "attestednodes";
-/// The label with the node's name, by which its object is found.
-pub(super) const NODE_LABEL: &str = "attest-gateway.internal/node";
-/// The label with the pool of the machine's last attestation.
-pub(super) const POOL_LABEL: &str = "attest-gateway.internal/pool";
-
-/// Most conditions that an object has.
-pub(super) const CONDITIONS_LIMIT: usize = 8;
-/// Longest message of a condition, in characters.
-pub(super) const MESSAGE_LIMIT_CHARACTERS: usize = 1024;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
@@ -22,6 +13,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::machine_status::columns::COLUMNS;
+    use crate::machine_status::status::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS, NODE_LABEL, POOL_LABEL};
 
     #[test]
     fn crd_manifest_matches_the_codes_names_and_limits() {
@@ -36,6 +29,17 @@ mod tests {
         assert_eq!(conditions["maxItems"], CONDITIONS_LIMIT);
         let message = &conditions["items"]["properties"]["message"];
         assert_eq!(message["maxLength"], MESSAGE_LIMIT_CHARACTERS);
+        let columns = version["additionalPrinterColumns"].as_array().unwrap();
+        let columns: Vec<_> = columns.iter().filter(|column| column["name"] != "Age").collect();
+        assert_eq!(columns.len(), COLUMNS.len());
+        for (column, known) in columns.into_iter().zip(COLUMNS) {
+            let path = format!(".status.{}", known.path);
+            let is_wide = column["priority"] == 1;
+            assert_eq!(
+                (&column["name"], &column["jsonPath"], is_wide),
+                (&known.name.into(), &path.into(), known.is_wide)
+            );
+        }
         for label in [NODE_LABEL, POOL_LABEL] {
             assert!(label.starts_with(&format!("{GROUP}/")));
         }

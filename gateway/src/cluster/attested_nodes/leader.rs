@@ -12,11 +12,11 @@ use attest_system::clock::Clock;
 use tokio::time::MissedTickBehavior;
 
 use super::edits::{self, Hands};
-use super::machines::{self, StoredMachine};
 use super::object::{AttestedNode, AttestedNodeSpec};
-use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
 use super::writer::{AttestedNodeWriter, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_current, machine_count};
+use crate::machine_status::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
+use crate::machine_status::stored::{self, StoredMachine};
 use crate::pools::live::LivePools;
 
 /// Interval of looks for changed objects.
@@ -138,7 +138,7 @@ impl LeaderPass {
             return Ok(PassBacklog::default());
         };
         let begun = Instant::now();
-        let machines = machines::all(&*store).await?;
+        let machines = stored::all(&*store, self.clock.now().as_secs()).await?;
         let mut left = PassBacklog {
             read: begun.elapsed(),
             ..PassBacklog::default()

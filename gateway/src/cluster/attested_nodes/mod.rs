@@ -10,15 +10,12 @@
 //! were made while the API was away are written when it is back: the log has them.
 
 mod edits;
-mod facts;
 mod kind;
 mod leader;
 mod log_reader;
-mod machines;
 mod object;
 mod object_cache;
 mod position;
-mod status;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -32,7 +29,7 @@ use kube::api::{Api, ListParams};
 use kube::core::Selector;
 use tokio::task::JoinSet;
 
-pub use object::{AttestedNode, object_name};
+pub use object::AttestedNode;
 
 use self::leader::LeaderPass;
 use self::object_cache::AttestedNodeCache;

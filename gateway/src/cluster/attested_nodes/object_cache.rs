@@ -11,13 +11,13 @@ use attest_system::clock::Clock;
 use attest_system::files::{folder, make_private_folder};
 use tokio::sync::watch;
 
-use super::facts::{MachineFacts, MachineUpdates};
 use super::log_reader::LogReader;
 use super::object::AttestedNode;
 use super::position::{PositionFile, ReadPosition};
-use super::status::{AttestedNodeStatus, ConditionType, LastReport};
 use super::writer::{AttestedNodeWriter, Written};
 use super::{FAILED_AT_ONCE, MACHINES_LIMIT, WHAT, is_current, machine_count};
+use crate::machine_status::facts::{MachineFacts, MachineUpdates};
+use crate::machine_status::status::{AttestedNodeStatus, ConditionType, LastReport};
 use crate::metrics::Metrics;
 
 /// Interval of looks for new lines.

@@ -4,10 +4,11 @@ use attest_machines::revocations::Revocation;
 use serde_json::{Value, json};
 
 use super::edits::{self, EditStep};
-use super::facts::MachineUpdates;
-use super::machines::StoredMachine;
-use super::object::{AttestedNode, AttestedNodeSpec, object_name};
-use super::status::{AttestedNodeState, AttestedNodeStatus, ConditionAnswer, ConditionType, reason_of_code};
+use super::object::{AttestedNode, AttestedNodeSpec};
+use crate::machine_status::facts::MachineUpdates;
+use crate::machine_status::object_name::object_name;
+use crate::machine_status::status::{AttestedNodeState, AttestedNodeStatus, ConditionAnswer, ConditionType, reason_of_code};
+use crate::machine_status::stored::StoredMachine;
 
 fn tpm(digits: &str) -> String {
     format!("tpm:{}", digits.repeat(32))

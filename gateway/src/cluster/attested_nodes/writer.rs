@@ -13,7 +13,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use super::WHAT;
 use super::kind::KIND;
 use super::object::{API_VERSION, AttestedNode};
-use super::status::AttestedNodeStatus;
+use crate::machine_status::status::AttestedNodeStatus;
 
 /// Pause between two writes: 50 in a second, so that 10,000 machines are written within minutes, and the API has room for others.
 const PAUSE: Duration = Duration::from_millis(20);

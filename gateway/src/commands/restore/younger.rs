@@ -233,6 +233,10 @@ impl YoungerAct {
             Verb::NodeForgetHistory => each(of("clock"), "node forget-history"),
             Verb::NodeRelease => each(of("instance"), "node release"),
             Verb::EkAdd => of("ek").into_iter().map(add_ek).collect(),
+            Verb::MachinesImport => {
+                advice = Some("the record has the file's SHA-256: import the same file");
+                each(of("file"), "machines import")
+            }
             Verb::EkRemove => each(of("ek"), "ek remove"),
             Verb::EkForget => each(of("ek"), "ek remove --leave-to-roots"),
             Verb::WaitingRefuse => {
@@ -288,6 +292,10 @@ fn revoke(thing: &ValueChange) -> String {
 
 fn add_ek(thing: &ValueChange) -> String {
     let member = |name: &str| thing.after.as_ref().and_then(|after| after.get(name));
+    // Its name went to another machine.
+    if member("removed").is_some() {
+        return format!("attest-gateway ek remove {}", quoted(&thing.id));
+    }
     let name = member("name").and_then(Value::as_str);
     let name = name.map(|name| format!(" --name {} --replace", quoted(name))).unwrap_or_default();
     let pools = member("pools")

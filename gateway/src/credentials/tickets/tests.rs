@@ -86,6 +86,7 @@ impl Case {
             name: None,
             added: 0,
             pools: pools.iter().map(|pool| (*pool).to_owned()).collect(),
+            note: None,
             removed: None,
         };
         enrolment::allow(&self.store, self.ek, record, false).await.unwrap();
@@ -226,9 +227,9 @@ async fn attack_28_a_withdrawn_endorsement_refuses_but_spends_no_ticket() {
     assert!(withdrawn(&by_list).await, "the entry is gone");
     case.allow(&["infra"]).await;
     assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "for another pool only");
-    enrolment::disallow(&case.store, case.ek, 1).await.unwrap();
+    enrolment::disallow(&case.store, &case.ek.identity(), 1).await.unwrap();
     assert!(withdrawn(&by_list).await && withdrawn(&by_root).await, "off the list");
-    enrolment::forget_entry(&case.store, case.ek).await.unwrap();
+    enrolment::forget_entry(&case.store, &case.ek.identity()).await.unwrap();
     case.redeem(&by_root).await.unwrap();
     case.allow(&[]).await;
     case.redeem(&by_list).await.unwrap();
@@ -354,7 +355,7 @@ async fn attack_28_revocation_invalidates_tickets_in_their_grace_period() {
     revocations::revoke(&case.store, &[tpm.clone()].into(), 1, None).await.unwrap();
     assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Revocation(_))));
     case.store.remove(EntryKind::Revoked, &tpm).await.unwrap();
-    enrolment::disallow(&case.store, case.ek, 1).await.unwrap();
+    enrolment::disallow(&case.store, &case.ek.identity(), 1).await.unwrap();
     assert!(matches!(case.late(&text, EXPIRES + 9).await, Err(TicketError::Withdrawn { .. })));
     case.allow(&[]).await;
     let now = UnixTime::since_unix_epoch(Duration::from_secs(EXPIRES + 9));

@@ -256,6 +256,7 @@ async fn a_policy_refusal_claims_neither_instance_nor_name() {
         name: None,
         added: 1,
         pools: Vec::new(),
+        note: None,
         removed: None,
     };
     let turned = case

@@ -7,7 +7,7 @@ use attest_log::{Decision, Entry, EventKind, LogEvent, Record, ShownEvidence, Ve
 use attest_system::clock::rfc3339;
 use serde::de::IgnoredAny;
 
-use super::object::object_name;
+use super::object_name::object_name;
 use super::status::{
     AttestedNodeStatus, ConditionAnswer, ConditionType, LastAttestation, LastConfig, LastRefusal, LastReport, reason_of_code,
 };
@@ -17,8 +17,8 @@ const REPORT_ERROR_LIMIT_CHARACTERS: usize = 512;
 
 /// Facts about one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct MachineFacts {
-    pub(super) identity: String,
+pub struct MachineFacts {
+    pub identity: String,
     /// Name at the time of its attestation.
     name: Option<String>,
     attestation: Option<(u64, LastAttestation)>,
@@ -29,14 +29,14 @@ pub(super) struct MachineFacts {
 
 /// Facts about all machines, by the names of their objects.
 #[derive(Debug, Default)]
-pub(super) struct MachineUpdates(pub(super) HashMap<String, MachineFacts>);
+pub struct MachineUpdates(pub HashMap<String, MachineFacts>);
 
 /// A decision, as far as it is looked at.
 struct DecisionFacts(Record<IgnoredAny, IgnoredAny>);
 
 impl MachineUpdates {
     /// Adds what a line says.
-    pub(super) fn add(&mut self, line: &[u8]) {
+    pub fn add(&mut self, line: &[u8]) {
         let record = match Entry::<IgnoredAny, IgnoredAny>::read(line) {
             Ok(Entry::Decision(record)) => *record,
             Ok(Entry::Event(event)) => return self.add_report(*event),
@@ -135,12 +135,12 @@ impl DecisionFacts {
 
 impl MachineFacts {
     /// Returns whether it has attested: a machine that was only ever refused gets no object.
-    pub(super) const fn is_of_a_machine(&self) -> bool {
+    pub const fn is_of_a_machine(&self) -> bool {
         self.attestation.is_some() || self.config.is_some()
     }
 
     /// Puts what is newer into a status, which another gateway may have written.
-    pub(super) fn add_to(&self, status: &mut AttestedNodeStatus, generation: i64) {
+    pub fn add_to(&self, status: &mut AttestedNodeStatus, generation: i64) {
         status.identity.get_or_insert_with(|| self.identity.clone());
         if let Some((_, new)) = &self.attestation
             && status.attestation.as_ref().is_none_or(|old| old.at <= new.at)

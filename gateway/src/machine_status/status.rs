@@ -1,44 +1,56 @@
-//! Status of a machine in its object.
+//! Status of a machine, in the form that its object in the cluster has.
 
 use attest_system::clock::rfc3339;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::kind::{CONDITIONS_LIMIT, MESSAGE_LIMIT_CHARACTERS, NODE_LABEL, POOL_LABEL};
-
+/// The label with the node's name, by which its object is found.
+pub const NODE_LABEL: &str = "attest-gateway.internal/node";
+/// The label with the pool of the machine's last attestation.
+pub const POOL_LABEL: &str = "attest-gateway.internal/pool";
+/// Most conditions that an object has.
+pub const CONDITIONS_LIMIT: usize = 8;
+/// Longest message of a condition, in characters.
+pub const MESSAGE_LIMIT_CHARACTERS: usize = 1024;
 /// Longest value of a label.
 const LABEL_LIMIT_BYTES: usize = 63;
 
 /// The whole status of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct AttestedNodeStatus {
+pub struct AttestedNodeStatus {
     /// The spec that this was said of.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) observed_generation: Option<i64>,
+    pub observed_generation: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) identity: Option<String>,
+    pub identity: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) node_name: Option<String>,
+    pub node_name: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) state: Option<AttestedNodeState>,
+    pub state: Option<AttestedNodeState>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) attestation: Option<LastAttestation>,
+    pub attestation: Option<LastAttestation>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) refusal: Option<LastRefusal>,
+    pub refusal: Option<LastRefusal>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) config: Option<LastConfig>,
+    pub config: Option<LastConfig>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) report: Option<LastReport>,
+    pub report: Option<LastReport>,
+    /// Code of the last refusal, unless the machine was trusted since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
+    /// Question that the machine waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<String>,
     #[serde(skip_serializing_if = "Handled::is_nothing")]
-    pub(super) handled: Handled,
+    pub handled: Handled,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) conditions: Vec<StatusCondition>,
+    pub conditions: Vec<StatusCondition>,
 }
 
 /// Summary of the status in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum AttestedNodeState {
+pub enum AttestedNodeState {
     /// Nothing is given to it.
     Banned,
     /// Its last attestation held.
@@ -56,58 +68,58 @@ pub(super) enum AttestedNodeState {
 /// The last attestation that held.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LastAttestation {
+pub struct LastAttestation {
     /// RFC 3339, in UTC and whole seconds: the text's order is that of time.
-    pub(super) at: String,
+    pub at: String,
     /// The kinds of evidence.
-    pub(super) by: String,
-    pub(super) pool: String,
+    pub by: String,
+    pub pool: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) instance: Option<String>,
-    pub(super) record: String,
+    pub instance: Option<String>,
+    pub record: String,
 }
 
 /// The last refusal of a machine that has proven its identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LastRefusal {
-    pub(super) at: String,
-    pub(super) code: String,
-    pub(super) pool: String,
-    pub(super) record: String,
+pub struct LastRefusal {
+    pub at: String,
+    pub code: String,
+    pub pool: String,
+    pub record: String,
 }
 
 /// The last config that was served for an attestation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct LastConfig {
-    pub(super) at: String,
-    pub(super) set: String,
-    pub(super) pool: String,
-    pub(super) sha256: String,
-    pub(super) spec_version: String,
-    pub(super) record: String,
+pub struct LastConfig {
+    pub at: String,
+    pub set: String,
+    pub pool: String,
+    pub sha256: String,
+    pub spec_version: String,
+    pub record: String,
 }
 
 /// The last report of a failed first boot. Its text is the node's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct LastReport {
-    pub(super) at: String,
-    pub(super) stage: String,
-    pub(super) unit: String,
-    pub(super) error: String,
-    pub(super) pool: String,
-    pub(super) record: String,
+pub struct LastReport {
+    pub at: String,
+    pub stage: String,
+    pub unit: String,
+    pub error: String,
+    pub pool: String,
+    pub record: String,
 }
 
 /// Edits that are done once, when they are made.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Handled {
+pub struct Handled {
     /// SHA-256 of what it was approved for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) approved: Option<String>,
+    pub approved: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) forget: Option<String>,
+    pub forget: Option<String>,
 }
 
 impl Handled {
@@ -118,7 +130,7 @@ impl Handled {
 
 /// Type of a condition: the statement that it confirms or denies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ConditionType {
+pub enum ConditionType {
     /// Its last attestation held.
     Attested,
     /// The administrator endorses its TPM.
@@ -132,7 +144,7 @@ pub(super) enum ConditionType {
 }
 
 impl ConditionType {
-    pub(super) const fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Attested => "Attested",
             Self::Approved => "Approved",
@@ -146,28 +158,28 @@ impl ConditionType {
 /// Condition like `metav1.Condition` of apimachinery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct StatusCondition {
+pub struct StatusCondition {
     #[serde(rename = "type")]
-    pub(super) of: String,
-    pub(super) status: String,
+    pub of: String,
+    pub status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) observed_generation: Option<i64>,
-    pub(super) last_transition_time: String,
-    pub(super) reason: String,
-    pub(super) message: String,
+    pub observed_generation: Option<i64>,
+    pub last_transition_time: String,
+    pub reason: String,
+    pub message: String,
 }
 
 /// An answer to a question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct ConditionAnswer {
-    pub(super) holds: Option<bool>,
+pub struct ConditionAnswer {
+    pub holds: Option<bool>,
     /// Reason in one word.
-    pub(super) reason: String,
-    pub(super) message: String,
+    pub reason: String,
+    pub message: String,
 }
 
 impl ConditionAnswer {
-    pub(super) fn new(holds: impl Into<Option<bool>>, reason: &str, message: impl Into<String>) -> Self {
+    pub fn new(holds: impl Into<Option<bool>>, reason: &str, message: impl Into<String>) -> Self {
         Self {
             holds: holds.into(),
             reason: reason.to_owned(),
@@ -178,17 +190,17 @@ impl ConditionAnswer {
 
 impl AttestedNodeStatus {
     /// Returns the condition for a question.
-    pub(super) fn says(&self, question: ConditionType) -> Option<&StatusCondition> {
+    pub fn says(&self, question: ConditionType) -> Option<&StatusCondition> {
         self.conditions.iter().find(|condition| condition.of == question.as_str())
     }
 
     /// Returns whether the answer is yes.
-    pub(super) fn holds(&self, question: ConditionType) -> bool {
+    pub fn holds(&self, question: ConditionType) -> bool {
         self.says(question).is_some_and(|condition| condition.status == "True")
     }
 
     /// Says it, as of this time, seconds since 1970, and of this generation of the spec.
-    pub(super) fn set_condition(&mut self, question: ConditionType, answer: ConditionAnswer, generation: i64, at: u64) {
+    pub fn set_condition(&mut self, question: ConditionType, answer: ConditionAnswer, generation: i64, at: u64) {
         let status = match answer.holds {
             Some(true) => "True",
             Some(false) => "False",
@@ -216,8 +228,9 @@ impl AttestedNodeStatus {
     }
 
     /// Sets the summary in one word.
-    pub(super) fn sum_up(&mut self) {
+    pub fn sum_up(&mut self) {
         let refused = self.says(ConditionType::Attested).is_some_and(|said| said.status == "False");
+        self.code = self.refusal.as_ref().filter(|_| refused).map(|refusal| refusal.code.clone());
         self.state = Some(if self.holds(ConditionType::Banned) {
             AttestedNodeState::Banned
         } else if refused && self.refusal.is_some() {
@@ -234,14 +247,14 @@ impl AttestedNodeStatus {
     }
 
     /// Returns the labels that the object should have; `None` for a value that a label cannot have: a node's name can be longer.
-    pub(super) fn labels(&self) -> [(&'static str, Option<&str>); 2] {
+    pub fn labels(&self) -> [(&'static str, Option<&str>); 2] {
         let pool = self.attestation.as_ref().map(|attestation| attestation.pool.as_str());
         [(NODE_LABEL, self.node_name.as_deref()), (POOL_LABEL, pool)]
             .map(|(label, value)| (label, value.filter(|value| self.identity.is_some() && is_label_value(value))))
     }
 
     /// Returns the merge patch (RFC 7386) from `before` to this; `None` if they are equal.
-    pub(super) fn patch(&self, before: &Self) -> Option<Value> {
+    pub fn patch(&self, before: &Self) -> Option<Value> {
         let value = |status: &Self| serde_json::to_value(status).unwrap_or_default();
         difference(&value(before), &value(self))
     }
@@ -275,7 +288,7 @@ fn difference(before: &Value, after: &Value) -> Option<Value> {
 }
 
 /// Returns a code of `docs/reference/codes.md` as the reason of a condition, which has no hyphens.
-pub(super) fn reason_of_code(code: &str) -> String {
+pub fn reason_of_code(code: &str) -> String {
     let word = |word: &str| {
         let mut characters = word.chars();
         let first = characters.next().map(|first| first.to_ascii_uppercase());

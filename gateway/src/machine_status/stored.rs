@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use attest_machines::by_object::is_by;
 use attest_machines::enrolment::{self, EkRecord};
-use attest_machines::instances;
 use attest_machines::revocations::{self, Revocation};
+use attest_machines::{instances, waiting};
 use attest_store::{Store, StoreError};
 use attest_system::clock::rfc3339;
 
-use super::object::{identity_of_tpm, object_name};
+use super::object_name::{identity_of_tpm, object_name};
 use super::status::{AttestedNodeStatus, ConditionAnswer, ConditionType};
 
 /// Prefix of a TPM's identity.
@@ -17,19 +17,21 @@ const TPM: &str = "tpm:";
 
 /// Facts of the store about one machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct StoredMachine {
-    pub(super) identity: String,
-    pub(super) name: Option<String>,
-    pub(super) listed: Option<EkRecord>,
+pub struct StoredMachine {
+    pub identity: String,
+    pub name: Option<String>,
+    pub listed: Option<EkRecord>,
     /// Revocation by its identity, or by its name alone.
-    pub(super) revoked: Option<Revocation>,
+    pub revoked: Option<Revocation>,
     /// Set if its identity is revoked.
-    pub(super) revoked_itself: bool,
+    pub revoked_itself: bool,
+    /// Question of new values that it waits for.
+    pub waiting: Option<String>,
 }
 
 impl StoredMachine {
     /// Returns a machine that the store does not know, by its object: that of a TPM, or one that has attested.
-    pub(super) fn unknown(object: &str, status: &AttestedNodeStatus) -> Option<Self> {
+    pub fn unknown(object: &str, status: &AttestedNodeStatus) -> Option<Self> {
         let said = status
             .identity
             .clone()
@@ -41,9 +43,10 @@ impl StoredMachine {
     }
 
     /// Says what the store knows of it, as of this time, seconds since 1970.
-    pub(super) fn add_to(&self, status: &mut AttestedNodeStatus, object: &str, generation: i64, now: u64) {
+    pub fn add_to(&self, status: &mut AttestedNodeStatus, object: &str, generation: i64, now: u64) {
         status.identity = Some(self.identity.clone());
         status.node_name.clone_from(&self.name);
+        status.waiting.clone_from(&self.waiting);
         let banned = self.revoked.as_ref().map_or_else(
             || ConditionAnswer::new(false, "NotBanned", ""),
             |revoked| {
@@ -62,7 +65,7 @@ impl StoredMachine {
             None => ConditionAnswer::new(
                 None,
                 "NotListed",
-                "the EK has no entry in the allowlist; EK roots or the cloud may endorse it",
+                "the machine has no entry in the allowlist; EK roots or the cloud may endorse it",
             ),
         };
         status.set_condition(ConditionType::Approved, approved, generation, now);
@@ -73,8 +76,11 @@ impl StoredMachine {
     }
 }
 
-/// Returns all machines, by the names of their objects.
-pub(super) async fn all(store: &dyn Store) -> Result<BTreeMap<String, StoredMachine>, StoreError> {
+/// Returns all machines as of this time, in seconds since 1970, by the names of their objects.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn all(store: &dyn Store, now: u64) -> Result<BTreeMap<String, StoredMachine>, StoreError> {
     let mut machines: BTreeMap<String, StoredMachine> = BTreeMap::new();
     let mut known = |identity: &str, add: &mut dyn FnMut(&mut StoredMachine)| {
         if let Some(name) = object_name(identity) {
@@ -95,8 +101,11 @@ pub(super) async fn all(store: &dyn Store) -> Result<BTreeMap<String, StoredMach
             known(&instance, &mut |_| {});
         }
     }
-    for (ek, record) in enrolment::allowlist(store).await? {
-        known(&format!("{TPM}{ek}"), &mut |machine| machine.listed = Some(record.clone()));
+    for (identity, record) in enrolment::allowlist(store).await? {
+        known(&identity, &mut |machine| machine.listed = Some(record.clone()));
+    }
+    for (identity, question) in waiting::waiting(store, now).await? {
+        known(&identity, &mut |machine| machine.waiting = Some(question.clone()));
     }
     let revoked = revocations::list(store).await?;
     for (who, revocation) in &revoked {

@@ -1,0 +1,122 @@
+use std::path::Path;
+use std::process::ExitCode;
+
+use attest_gateway::machine_status::columns::{COLUMNS, Column};
+use attest_gateway::machine_status::status::AttestedNodeState;
+use serde_json::Value;
+
+use super::super::{OutputOption, output, table};
+use super::state::{self, ListedMachine, LogPart, MachineRow};
+
+/// Number of columns that a list has without `--wide`.
+const NARROW: usize = 9;
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example: machines whose last attestation was refused, with the code\n  attest-gateway machines list --state refused\n\nExample: the machines of a pool that still have an old config\n  attest-gateway machines list --pool worker --output json | jq -r '.[] | select(.config.sha256 != \"NEW\") | .name'\n\nThe columns are those of `kubectl get attestednodes`. STATE is Banned, else Refused or Trusted by the last attestation. A machine without\none is Expected if it is on the allowlist, else Known. WAITING is the question of new values that the machine waits for.\n\nNames, allowlist and revocations come from the store, attestations and configs from the log. Without the right to write the store, the\ncommand reads it all the same."
+)]
+pub(crate) struct Arguments {
+    /// Only machines of this pool: by their last attestation, or else by the allowlist.
+    #[arg(long)]
+    pool: Option<String>,
+    /// Only machines in this state.
+    #[arg(long, value_enum)]
+    state: Option<State>,
+    /// Only machines that wait for an answer about new values.
+    #[arg(long)]
+    waiting: bool,
+    /// At most N machines.
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+    /// Show the record and the config's SHA-256, too.
+    #[arg(long)]
+    wide: bool,
+    #[command(flatten)]
+    log: LogPart,
+    #[command(flatten)]
+    format: OutputOption,
+}
+
+/// State of a machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum State {
+    /// The last attestation was accepted.
+    Trusted,
+    /// The last attestation was refused.
+    Refused,
+    /// Revoked.
+    Banned,
+    /// On the allowlist, and has not attested.
+    Expected,
+    /// In the store, without an attestation in the log that was read.
+    Known,
+}
+
+impl State {
+    const fn of_machine(self) -> AttestedNodeState {
+        match self {
+            Self::Trusted => AttestedNodeState::Trusted,
+            Self::Refused => AttestedNodeState::Refused,
+            Self::Banned => AttestedNodeState::Banned,
+            Self::Expected => AttestedNodeState::Expected,
+            Self::Known => AttestedNodeState::Known,
+        }
+    }
+}
+
+pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let Arguments {
+        pool,
+        state,
+        waiting,
+        limit,
+        wide,
+        log,
+        format,
+    } = arguments;
+    let (machines, ()) = state::read(config, log, async |_| Ok(()))?;
+    let is_wanted = |machine: &&ListedMachine| {
+        pool.as_ref().is_none_or(|pool| machine.is_of(pool))
+            && state.is_none_or(|state| machine.is(state.of_machine()))
+            && (!waiting || machine.status.waiting.is_some())
+    };
+    let mut shown: Vec<&ListedMachine> = machines.all.iter().filter(is_wanted).collect();
+    let found = shown.len();
+    shown.truncate(limit.unwrap_or(found));
+    if format.is_json() {
+        output::json(&shown.iter().map(|machine| machine.row()).collect::<Vec<MachineRow<'_>>>())?;
+    } else if *wide {
+        output::print(text::<{ COLUMNS.len() }>(&COLUMNS.iter().collect::<Vec<_>>(), &shown))?;
+    } else {
+        let narrow: Vec<&Column> = COLUMNS
+            .iter()
+            .filter(|column| !column.is_wide || column.path == "identity")
+            .collect();
+        output::print(text::<NARROW>(&narrow, &shown))?;
+    }
+    if shown.len() < found {
+        output::print_note(format_args!("{} of {found} machines are shown", shown.len()));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn text<const N: usize>(columns: &[&Column], machines: &[&ListedMachine]) -> String {
+    let heads: [String; N] = std::array::from_fn(|at| columns.get(at).map(|column| column.name.to_uppercase()).unwrap_or_default());
+    let rows: Vec<[String; N]> = machines
+        .iter()
+        .map(|machine| {
+            let status = serde_json::to_value(&machine.status).unwrap_or_default();
+            std::array::from_fn(|at| columns.get(at).map(|column| cell(&status, column)).unwrap_or_default())
+        })
+        .collect();
+    table(heads.each_ref().map(String::as_str), &rows)
+}
+
+/// Returns the value of a column.
+fn cell(status: &Value, column: &Column) -> String {
+    let value = column.path.split('.').try_fold(status, |value, member| value.get(member));
+    match value {
+        Some(Value::String(text)) if !text.is_empty() => text.clone(),
+        _ => "-".to_owned(),
+    }
+}

@@ -27,6 +27,7 @@ pub(crate) mod seal;
 pub(crate) mod second_stage;
 pub(crate) mod serve;
 pub(crate) mod state;
+pub(crate) mod status;
 pub(crate) mod store;
 pub(crate) mod token;
 pub(crate) mod upgrade;

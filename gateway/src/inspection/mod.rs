@@ -58,6 +58,8 @@ pub enum Depth {
 pub struct Inspection {
     /// Findings, in the order in which they were made.
     pub findings: Vec<InspectionFinding>,
+    /// Set if a gateway serves on this state already.
+    pub is_served: bool,
     found: Option<Inspected>,
 }
 
@@ -140,7 +142,9 @@ impl Inspection {
                 None
             }
         };
-        let (listener, metrics_listener) = match state::inspect(settings, depth, &mut findings) {
+        let state_use = state::inspect(settings, depth, &mut findings);
+        let is_served = matches!(state_use, state::StateUse::Served);
+        let (listener, metrics_listener) = match state_use {
             state::StateUse::Free => addresses(settings, &mut findings).await,
             state::StateUse::Served => {
                 findings.push(InspectionFinding::Good(format!(
@@ -163,7 +167,11 @@ impl Inspection {
             }),
             _ => None,
         };
-        Self { findings, found }
+        Self {
+            findings,
+            is_served,
+            found,
+        }
     }
 
     /// Returns whether an error keeps the gateway from serving.
@@ -172,6 +180,22 @@ impl Inspection {
         self.findings
             .iter()
             .any(|finding| matches!(finding, InspectionFinding::Error(_) | InspectionFinding::Newer(..)))
+    }
+
+    /// Returns what may stop a boot now: what keeps the gateway from serving, and what is broken while the rest is served.
+    pub fn stops(&self) -> impl Iterator<Item = &str> {
+        self.findings.iter().filter_map(|finding| match finding {
+            InspectionFinding::Degraded(text) | InspectionFinding::Error(text) | InspectionFinding::Newer(text, _) => Some(text.as_str()),
+            InspectionFinding::Good(_) | InspectionFinding::Warning(_) => None,
+        })
+    }
+
+    /// Returns the warnings.
+    pub fn warnings(&self) -> impl Iterator<Item = &str> {
+        self.findings.iter().filter_map(|finding| match finding {
+            InspectionFinding::Warning(text) => Some(text.as_str()),
+            _ => None,
+        })
     }
 
     /// Returns the first data of a newer release.

@@ -56,4 +56,11 @@ async fn a_killed_import_is_finished_by_the_same_import() {
     let acts = gateway.wait_for_acts(2, "machines.import");
     let digest = |act: &Value| act["admin"]["things"][0]["after"]["sha256"].clone();
     assert!(acts.iter().all(|act| digest(act) == digest(&acts[0])), "{acts:?}");
+    let status = gateway.command(&["status", "--output", "json"]);
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(
+        (status["replicas"].as_array().unwrap().len(), &status["stops"]),
+        (1, &Value::Array(Vec::new())),
+        "{status}"
+    );
 }

@@ -34,6 +34,8 @@ async fn gateways_share_pending_new_values_and_answers() {
     for gateway in [&one, &two] {
         let waiting = gateway.command(&["machines", "list", "--waiting"]);
         assert_eq!(waiting.matches(&asked).count(), 2, "{waiting}");
+        let status = gateway.command(&["status"]);
+        assert!(status.contains("\nwaiting       machines: 2, open questions: 1; "), "{status}");
     }
 
     // The file of one is read by that one; the other's machines wait on until it is there, too.

@@ -118,12 +118,40 @@ impl Item {
     }
 }
 
+/// A certificate or key in short.
+#[derive(Debug, Serialize)]
+pub(crate) struct CertificateSummary {
+    pub(crate) name: String,
+    pub(crate) state: String,
+    /// The last second at which it is valid, since 1970; keys have none.
+    pub(crate) expires: Option<u64>,
+    /// Set unless its end is near, or it does not do what it is for.
+    #[serde(skip)]
+    pub(crate) is_good: bool,
+}
+
+/// Returns all certificates and keys in short.
+pub(crate) fn summaries(settings: &Settings, now: UnixTime) -> Vec<CertificateSummary> {
+    let summary = |item: Item| CertificateSummary {
+        state: item.state.label().to_lowercase(),
+        is_good: matches!(item.state, CertificateState::Good | CertificateState::NotHere),
+        name: item.name,
+        expires: item.expires,
+    };
+    items(settings, now).into_iter().map(summary).collect()
+}
+
+fn items(settings: &Settings, now: UnixTime) -> Vec<Item> {
+    let mut items = own::items(settings, now);
+    items.extend(trusted::items(settings, now));
+    items.extend(external::items(settings, now));
+    items
+}
+
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;
     let now = Clock::System.now();
-    let mut items = own::items(&settings, now);
-    items.extend(trusted::items(&settings, now));
-    items.extend(external::items(&settings, now));
+    let mut items = items(&settings, now);
     for item in &mut items {
         item.rotates = runnable(&item.rotates).into_owned();
     }
@@ -167,13 +195,17 @@ fn print(items: &[Item], now: u64) -> anyhow::Result<()> {
 }
 
 /// Returns the time until then, in the largest unit that says enough.
-fn left(until: u64, now: u64) -> String {
+pub(crate) fn left(until: u64, now: u64) -> String {
+    let counted = |number: u64, unit: &str| match number {
+        1 => format!("1 {unit}"),
+        number => format!("{number} {unit}s"),
+    };
     let words = |seconds: u64| {
         let (hours, days) = (seconds / 3600, seconds / (24 * 3600));
         match (hours, days) {
-            (0..48, _) => format!("{hours} hours"),
-            (_, 0..730) => format!("{days} days"),
-            _ => format!("{} years", days / 365),
+            (0..48, _) => counted(hours, "hour"),
+            (_, 0..730) => counted(days, "day"),
+            _ => counted(days / 365, "year"),
         }
     };
     match until.checked_sub(now) {
@@ -211,6 +243,7 @@ mod tests {
     fn formats_remaining_validity() {
         let day = 24 * 3600;
         assert_eq!(left(100, 100), "0 hours");
+        assert_eq!(left(0, 3600), "1 hour ago");
         assert_eq!(left(100 + 2 * day - 1, 100), "47 hours");
         assert_eq!(left(100 + 2 * day, 100), "2 days");
         assert_eq!(left(729 * day, 0), "729 days");

@@ -1,6 +1,6 @@
 //! The command `attest-gateway certificate`: lists all certificates and keys, and replaces the MCS certificate.
 
-mod list;
+pub(crate) mod list;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

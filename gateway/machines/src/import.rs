@@ -66,7 +66,7 @@ impl ImportPlan {
 
 /// Reason why an import ended before its last row.
 #[derive(Debug, thiserror::Error)]
-#[error("{source}; {done} of {all} rows were imported, in the order of the file; the same import once more imports the others")]
+#[error("{source}; imported {done} of {all} rows, in the order of the file; to import the rest, run the same import again")]
 pub struct MachineImportError {
     pub done: usize,
     pub all: usize,

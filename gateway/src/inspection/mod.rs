@@ -190,7 +190,7 @@ impl Inspection {
         })
     }
 
-    /// Returns the warnings.
+    /// Returns the texts of all warnings.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         self.findings.iter().filter_map(|finding| match finding {
             InspectionFinding::Warning(text) => Some(text.as_str()),

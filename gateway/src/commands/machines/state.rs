@@ -213,7 +213,7 @@ impl ListedMachine {
     }
 }
 
-/// What the store has of the machines.
+/// Facts of the store about all machines.
 struct StoredMachines {
     machines: BTreeMap<String, StoredMachine>,
     claims: Vec<(String, InstanceRecord)>,

@@ -275,7 +275,7 @@ async fn waiting_machines_are_counted() {
     }
     gateway.run();
     strict(&mut gateway, &mut known, &LogBuilder::typical(&[SHA256]), SECTION).await;
-    boots(&gateway, &mut new, &updated("loader 2")).await.refused(503, "value-pending");
+    boots(&gateway, &mut new, &updated("loader 2")).await.refused(503, "answer-pending");
     let begun = Instant::now();
     loop {
         let found = samples(&scrape(&address, None).await.1);

@@ -6,14 +6,15 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use attest::protocol::{Blob, Evidence, NOT_ATTESTED_HEADER, REPORT_PATH};
+use attest::protocol::{BOOT_ID_HEADER, Blob, Evidence, HexDigest, NOT_ATTESTED_HEADER, REPORT_PATH};
+use attest::reference_sets::{Is, NewValue, ReferenceQuery};
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, SpkiSha256, UnixTime, purpose};
 use attest_gateway::credentials::seal::SealKeyRing;
 use attest_gateway::credentials::tickets::{self, TicketGrant};
 use attest_gateway::settings::TicketSettings;
 use attest_log::admin::{Act, By, ByObject, ValueChange, Verb};
-use attest_log::{Decision, Record};
+use attest_log::{Acceptable, Decision, Record};
 use attest_store::{Store, StoreError, Transact};
 use cloud_fixtures::aws::StsServer;
 use serde_json::{Value, json};
@@ -28,6 +29,7 @@ use crate::support::log_schema::{LOG, Schema};
 use crate::support::pending;
 use crate::support::soft_tpm::maker::Maker;
 use crate::support::{Case, Gateway, POOL, SoftKey, bearer, challenge_request, digest, next_boot, now, tpm};
+use crate::waiting::set_waiting;
 
 /// Makes the pool require a reference value for PCR 0 (zeros, or this one), and a condition that the claims meet.
 fn by_reference_values(gateway: &Gateway, pcr_0: &str) {
@@ -327,7 +329,6 @@ async fn recorded_late() -> Vec<Value> {
     gateway.records()
 }
 
-/// Returns the fields of an object in any of the records.
 /// Returns the record of a report that proves an attestation.
 async fn reported() -> Vec<Value> {
     let gateway = Gateway::start();
@@ -339,6 +340,61 @@ async fn reported() -> Vec<Value> {
     gateway.records()
 }
 
+/// Returns records of refusals that an administrator may accept, of each form; and one of a client that names its boot.
+async fn acceptable() -> Vec<Value> {
+    let mut gateway = Gateway::init();
+    set_waiting(&gateway, "\n[waiting]\nunknown = \"wait\"\n");
+    gateway.run();
+    gateway.attest(tpm(), None).await.refused(503, "answer-pending");
+    let request = gateway.client.get(gateway.url("/config/worker"));
+    let boot_id = "0a1b2c3d-0000-4000-8000-0123456789ab";
+    request.header(BOOT_ID_HEADER, boot_id).send().await.unwrap();
+    let mut records = gateway.records();
+    let other = Gateway::init();
+    let running = in_process(&other, Arc::new(embedded(&other))).await;
+    let value = |wanted, is| NewValue {
+        wanted,
+        is,
+        name: Some("a".to_owned()),
+        proven: true,
+    };
+    let section = Is::Digest {
+        bank: HashAlg::Sha256,
+        digest: HexDigest::from([1; 32]),
+        section: Some("cmdline".to_owned()),
+    };
+    let values = vec![
+        value(ReferenceQuery::UkiSections, section),
+        NewValue::digest(ReferenceQuery::Pcr(4), HashAlg::Sha256, HexDigest::from([2; 32])),
+        value(ReferenceQuery::FirmwareVersions, Is::Text("1.0".to_owned())),
+    ];
+    let identity = format!("tpm:{}", "0".repeat(64));
+    for about in [
+        Acceptable::Values(values),
+        Acceptable::Machine {
+            identity: "gcp:example-project/1".to_owned(),
+            tpm: Some(identity.clone()),
+        },
+        Acceptable::Name {
+            name: "worker-7".to_owned(),
+            identity: identity.clone(),
+        },
+        Acceptable::History {
+            tpm: identity.clone(),
+            change: "resets 2 to 1, restarts 1 to 1".to_owned(),
+        },
+    ] {
+        let peer = format!("{}:1", Ipv4Addr::LOCALHOST);
+        let at = running.clock.now().as_secs();
+        let mut refusal = Record::new("d".repeat(32), Decision::Evidence, at, peer, POOL.to_owned());
+        refusal.acceptable = Some(about);
+        running.recorder.record(&refusal, Vec::new(), ()).await.unwrap().into_inner();
+    }
+    records.extend(other.records());
+    records
+}
+
+/// Returns the fields of an object in any of the records.
 fn written<'r>(records: &'r [Value], pointer: &str) -> BTreeSet<&'r str> {
     let objects = records.iter().filter_map(|record| record.pointer(pointer)?.as_object());
     objects.flat_map(|object| object.keys().map(String::as_str)).collect()
@@ -358,6 +414,7 @@ async fn every_written_record_matches_the_schema() {
         booted_something_else().await,
         recorded_late().await,
         reported().await,
+        acceptable().await,
     ]
     .concat();
     for record in &records {
@@ -398,6 +455,7 @@ async fn every_written_record_matches_the_schema() {
         ("admin", "/admin"),
         ("removed", "/removed"),
         ("report", "/report"),
+        ("acceptable", "/acceptable"),
         ("span", "/removed/chains/0"),
         ("by", "/admin/by"),
         ("thing", "/admin/things/0"),

@@ -80,7 +80,7 @@ fn a_machine_with_an_update_waits_and_goes_on_when_accepted() {
         .accelerator(machines.site.accelerator())
         .tpm(&tpm)
         .pointer(&pointer);
-    accepted_while_it_boots(&mut machines.site, vm, &place, &[], "section of the unified kernel image .cmdline");
+    accepted_while_it_boots(&mut machines.site, vm, &place, &[], "PCR 11, section of the unified kernel image");
 }
 
 #[test]

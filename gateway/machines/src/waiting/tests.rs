@@ -545,7 +545,7 @@ async fn accepting_an_ek_endorses_it_for_the_pool_and_names_its_machine() {
     wait(room.unknown(7, "192.0.2.1", 0).await);
     accept(&*room.store, vec![acceptance(ek(7), Some("worker-7"))]).await.unwrap();
     let allowed = crate::enrolment::allowlist(&*room.store).await.unwrap();
-    assert_eq!((allowed.len(), allowed[0].0.as_str()), (1, digest.as_str()));
+    assert_eq!((allowed.len(), allowed[0].0.clone()), (1, format!("tpm:{digest}")));
     let record = &allowed[0].1;
     assert!(record.may_join(POOL) && !record.may_join("other") && record.name.as_deref() == Some("worker-7"));
     assert_eq!(

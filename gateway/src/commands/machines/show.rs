@@ -157,7 +157,7 @@ fn text(machine: &ListedMachine, details: &Details<'_>) -> String {
     lines.extend(status.waiting.as_ref().map(|question| {
         (
             "waiting",
-            format!("for question {question}; to answer it: `attest-gateway reference-values pending`"),
+            format!("for question {question}; to read it: `attest-gateway waiting show {question}`"),
         )
     }));
     lines.extend(machine.stored.listed.as_ref().map(|record| {

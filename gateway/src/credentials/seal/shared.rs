@@ -323,7 +323,7 @@ pub(super) async fn change(
         if found.write(store, &keys, false).await? {
             if gone {
                 tracing::warn!(
-                    "the seal's keys were missing from the store; created new ones. All challenges and tickets are invalid: nodes with a ticket have to boot again. No command removes these keys: find out who can write to the store, and check for other changes: `attest-gateway machines list`, `attest-gateway ek list`, `attest-gateway token list`"
+                    "the seal's keys were missing from the store; created new ones. All challenges and tickets are invalid: nodes with a ticket have to boot again. No command removes these keys: find out who can write to the store, and check for other changes: `attest-gateway machines list`, `attest-gateway token list`"
                 );
             }
             return Ok((keys, made));

@@ -119,6 +119,8 @@ enum Command {
     /// List and print reports of failed first boots, which nodes send.
     #[command(subcommand)]
     Reports(commands::reports::Command),
+    /// Write the gateway's state as one page for a browser.
+    Report(commands::report::Arguments),
     /// Show the gateway's state on one screen. Exit code 1 if something would stop a boot now.
     Status(commands::status::Arguments),
     /// Validate settings, certificates, pools, roots and state. Exit code 1 on errors.
@@ -159,6 +161,7 @@ fn main() -> ExitCode {
         Command::Store(command) => commands::store::run(&config, &command),
         Command::Log(command) => commands::log::run(&config, &command),
         Command::Reports(command) => commands::reports::run(&config, &command),
+        Command::Report(arguments) => commands::report::run(&config, &arguments),
         Command::Status(arguments) => commands::status::run(&config, &arguments),
         Command::Check(arguments) => commands::check::run(&config, &arguments),
         Command::Manual(arguments) => arguments.write::<Arguments>().map(|()| ExitCode::SUCCESS).map_err(Into::into),

@@ -89,6 +89,7 @@ mod reload;
 mod reloaded;
 mod remote;
 mod replicas;
+mod report;
 mod reports;
 mod restored;
 mod returned_uses;

@@ -21,6 +21,7 @@ pub(crate) mod pointer;
 pub(crate) mod policy;
 pub(crate) mod probe;
 pub(crate) mod reference_values;
+pub(crate) mod report;
 pub(crate) mod reports;
 pub(crate) mod restore;
 pub(crate) mod seal;

@@ -42,20 +42,20 @@ pub(crate) struct Arguments {
 
 /// State of a gateway.
 #[derive(Debug, Serialize)]
-struct Status {
+pub(super) struct Status {
     /// Set if a gateway serves with this state folder.
     serves: bool,
     /// Problems that stop a boot, or may stop some.
-    stops: Vec<String>,
-    warnings: Vec<String>,
+    pub(super) stops: Vec<String>,
+    pub(super) warnings: Vec<String>,
     /// Absent if the store cannot be read.
     waiting: Option<Waiting>,
     today: DecisionsToday,
-    log: SignedLog,
-    certificates: Vec<CertificateSummary>,
+    pub(super) log: SignedLog,
+    pub(super) certificates: Vec<CertificateSummary>,
     /// Hosts of the gateways that serve with the store. Absent for an embedded store, or if it cannot be read.
-    replicas: Option<Vec<String>>,
-    store: StoreStatus,
+    pub(super) replicas: Option<Vec<String>>,
+    pub(super) store: StoreStatus,
 }
 
 /// Machines that wait for an administrator.
@@ -88,21 +88,21 @@ struct PoolDecisions {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct SignedLog {
-    chain: Option<String>,
+pub(super) struct SignedLog {
+    pub(super) chain: Option<String>,
     /// Number of the last line in its chain.
-    lines: Option<u64>,
+    pub(super) lines: Option<u64>,
     /// Number of the last line that a checkpoint of the store signs, and the checkpoint's time.
-    signed: Option<u64>,
-    signed_at: Option<String>,
+    pub(super) signed: Option<u64>,
+    pub(super) signed_at: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct StoreStatus {
-    place: String,
+pub(super) struct StoreStatus {
+    pub(super) place: String,
     /// Reason why the store cannot be read.
-    error: Option<String>,
-    health: Vec<String>,
+    pub(super) error: Option<String>,
+    pub(super) health: Vec<String>,
 }
 
 /// What the store says.
@@ -113,26 +113,30 @@ struct StoreFacts {
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let settings = super::owner::settings(config)?;
+    let status = gather(&settings, &arguments.log)?;
+    let failed = !status.stops.is_empty();
+    if arguments.format.is_json() {
+        output::json(&status)?;
+    } else {
+        output::print(runnable(&text(&status, now())))?;
+    }
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Inspects the gateway, and counts the decisions of today in its own log or in these.
+pub(super) fn gather(settings: &Settings, logs: &[PathBuf]) -> anyhow::Result<Status> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let inspection = runtime.block_on(Inspection::run(
-        &settings,
+        settings,
         Clock::System,
         &Arc::new(Metrics::default()),
         Depth::Thorough,
     ));
     drop(runtime);
-    let now = Clock::System.now();
-    let status = status(&settings, arguments, &inspection, now)?;
-    let failed = !status.stops.is_empty();
-    if arguments.format.is_json() {
-        output::json(&status)?;
-    } else {
-        output::print(runnable(&text(&status, now.as_secs())))?;
-    }
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    status(settings, logs, &inspection, Clock::System.now())
 }
 
-fn status(settings: &Settings, arguments: &Arguments, inspection: &Inspection, now: UnixTime) -> anyhow::Result<Status> {
+fn status(settings: &Settings, logs: &[PathBuf], inspection: &Inspection, now: UnixTime) -> anyhow::Result<Status> {
     let (facts, error) = match facts(settings) {
         Ok(facts) => (facts, None),
         Err(error) => (None, Some(attest_command_line::in_full(&error))),
@@ -152,7 +156,7 @@ fn status(settings: &Settings, arguments: &Arguments, inspection: &Inspection, n
         stops,
         warnings,
         waiting,
-        today: today(settings, arguments, now.as_secs())?,
+        today: today(settings, logs, now.as_secs())?,
         log: signed(&settings.attestation_log(), &checkpoints),
         certificates: summaries(settings, now),
         replicas,
@@ -182,7 +186,7 @@ fn facts(settings: &Settings) -> anyhow::Result<Option<StoreFacts>> {
     })
 }
 
-fn today(settings: &Settings, arguments: &Arguments, now: u64) -> anyhow::Result<DecisionsToday> {
+fn today(settings: &Settings, logs: &[PathBuf], now: u64) -> anyhow::Result<DecisionsToday> {
     let own = &settings.attestation_log();
     let pools = attest_pool::folders(&settings.pools)
         .map(|folders| folders.pools)
@@ -194,11 +198,11 @@ fn today(settings: &Settings, arguments: &Arguments, now: u64) -> anyhow::Result
         unknown_pools: 0,
         aggregated: 0,
     };
-    if arguments.log.is_empty() && !own.exists() {
+    if logs.is_empty() && !own.exists() {
         return Ok(today);
     }
     let source = LogSource {
-        log: arguments.log.clone(),
+        log: logs.to_vec(),
         filter: Filter::since(midnight),
         last: None,
     };

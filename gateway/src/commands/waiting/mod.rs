@@ -5,7 +5,7 @@ mod acceptance;
 mod list;
 mod refuse;
 mod show;
-mod shown;
+pub(super) mod shown;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
 }
 
 /// Returns the contents of each `pool.toml`. One that cannot be read is left out: `check` reports it, and its questions exist all the same.
-fn pool_files(settings: &Settings) -> anyhow::Result<BTreeMap<String, PoolFile>> {
+pub(super) fn pool_files(settings: &Settings) -> anyhow::Result<BTreeMap<String, PoolFile>> {
     let folders = attest_pool::folders(&settings.pools)?.pools.into_iter();
     Ok(folders
         .filter_map(|(pool, folder)| Some((pool, attest_pool::pool_file(&folder).ok()?)))

@@ -11,12 +11,12 @@ use super::acceptance::written;
 use crate::commands::visible;
 
 /// Digits of an id in the list: enough to name the question.
-pub(super) const ID_DIGITS: usize = 12;
+pub(in crate::commands) const ID_DIGITS: usize = 12;
 /// Values that are named of another question.
 const NAMED_LIMIT: usize = 3;
 
 /// Returns whether a machine still waits: also after an acceptance, if its gateway does not have that file.
-pub(super) fn is_open(row: &QuestionRow) -> bool {
+pub(in crate::commands) fn is_open(row: &QuestionRow) -> bool {
     match &row.answered {
         None => true,
         Some(answered) => !answered.is_no() && !row.showing.is_empty(),
@@ -24,7 +24,7 @@ pub(super) fn is_open(row: &QuestionRow) -> bool {
 }
 
 /// Returns the state of a question in words.
-pub(super) fn state(row: &QuestionRow) -> String {
+pub(in crate::commands) fn state(row: &QuestionRow) -> String {
     match &row.answered {
         Some(Answered {
             said: QuestionAnswer::Accepted { to },
@@ -42,7 +42,7 @@ pub(super) fn state(row: &QuestionRow) -> String {
 }
 
 /// Returns the number of machines that an acceptance releases.
-pub(super) fn released(row: &QuestionRow) -> String {
+pub(in crate::commands) fn released(row: &QuestionRow) -> String {
     match row.question.then_values {
         0 => released_machines(row).to_string(),
         values => format!("0, then {values} values"),
@@ -59,13 +59,13 @@ fn released_machines(row: &QuestionRow) -> usize {
 }
 
 /// Returns the time until which the machine that has waited longest retries, in seconds since 1970.
-pub(super) fn until(row: &QuestionRow, rules: Option<&WaitingRules>) -> Option<u64> {
+pub(in crate::commands) fn until(row: &QuestionRow, rules: Option<&WaitingRules>) -> Option<u64> {
     let first = row.showing.iter().filter(|one| !one.observed).map(|one| one.since).min()?;
     Some(first.saturating_add(rules?.wait_seconds))
 }
 
 /// Returns a question for programs.
-pub(super) fn json(row: &QuestionRow, rules: Option<&WaitingRules>, now: u64) -> Value {
+pub(in crate::commands) fn json(row: &QuestionRow, rules: Option<&WaitingRules>, now: u64) -> Value {
     let values = row.question.about.rows();
     let values: Vec<Value> = values
         .into_iter()
@@ -100,7 +100,7 @@ pub(super) fn json(row: &QuestionRow, rules: Option<&WaitingRules>, now: u64) ->
 }
 
 /// Describes a question for the person who answers it.
-pub(super) fn describe(row: &QuestionRow, file: Option<&PoolFile>, now: u64) -> String {
+pub(in crate::commands) fn describe(row: &QuestionRow, file: Option<&PoolFile>, now: u64) -> String {
     let rules = file.and_then(|file| file.waiting);
     let about = &row.question.about;
     let mut lines = vec![format!("question {} of pool {}: {}", row.id, row.pool, state(row))];

@@ -472,7 +472,7 @@ fn evidence(gateway: &Gateway) -> Vec<Value> {
 }
 
 /// Stops the gateway, and verifies that a replay of each decision has the same result.
-fn audit(gateway: &mut Gateway) {
+pub fn audit(gateway: &mut Gateway) {
     gateway.terminate();
     assert!(gateway.wait().success());
     let said = gateway.command(&["log", "audit"]);

@@ -8,7 +8,7 @@ use crate::log_builder::{LogBuilder, SHA256};
 use crate::observe::{codes, last};
 use crate::support::node::Node;
 use crate::support::{Case, Gateway, POOL, tpm};
-use crate::waiting::{SECTION, boots, pending, question, set_waiting, strict, updated};
+use crate::waiting::{SECTION, audit, boots, pending, question, set_waiting, strict, updated};
 
 fn is_served(line: &str) -> bool {
     line.contains("pool worker: serving a new state")
@@ -28,14 +28,6 @@ fn observes(gateway: &Gateway) {
 /// Returns the alerts of the last record of evidence, as text; empty if it has none.
 fn alerts(gateway: &Gateway) -> String {
     last(gateway).get("alerts").map(ToString::to_string).unwrap_or_default()
-}
-
-/// Verifies that a replay of each decision has the same result.
-fn audit(gateway: &mut Gateway) {
-    gateway.terminate();
-    assert!(gateway.wait().success());
-    let said = gateway.command(&["log", "audit"]);
-    assert!(said.contains(" 0 different"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,7 +25,7 @@ const MACHINE: &str = "machine";
 const ASKED: &str = "asked";
 const ANSWER: &str = "answer";
 
-/// What a machine waits for. The entry does not change.
+/// Question that machines wait for. The entry does not change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Question {
@@ -94,7 +94,7 @@ pub struct Answered {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum QuestionAnswer {
     Accepted {
-        /// Where it was written: a file, or the allowlist.
+        /// Place where it was written: a file, or the allowlist.
         to: String,
     },
     Refused {

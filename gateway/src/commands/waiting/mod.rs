@@ -68,6 +68,6 @@ fn chosen(questions: &[QuestionRow], given: &str) -> anyhow::Result<QuestionRow>
     let id = completed(given, questions.iter().map(|row| row.id.clone()))?;
     match questions.iter().find(|row| row.id == id) {
         Some(row) => Ok(row.clone()),
-        None => bail!("there is no question {given:?}; to list all: `attest-gateway waiting list --all`"),
+        None => bail!("question {given:?} does not exist; to list all: `attest-gateway waiting list --all`"),
     }
 }

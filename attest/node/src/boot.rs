@@ -118,7 +118,7 @@ struct BootResult {
 #[must_use]
 pub fn run(settings: BootOptions) -> ExitCode {
     entropy::wait();
-    if let Some(id) = boot_id::read() {
+    if let Some(id) = boot_id::of_unit() {
         print_line(&format!("boot {id}"));
     }
     let platform = NodePlatform::read(&settings.cmdline, &settings.dmi);
@@ -272,7 +272,7 @@ fn work(
             pointer
         }
     };
-    let mut pointer = Pointer::parse(&bytes)?.for_boot(boot_id::read());
+    let mut pointer = Pointer::parse(&bytes)?.for_boot(boot_id::of_unit());
     if let Some(limit) = pointer.wait() {
         patience.at_most(limit.max(settings.deadline));
     }

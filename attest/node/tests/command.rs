@@ -58,6 +58,23 @@ fn check(pointer: &str, cmdline: &str, arguments: &[&str], code: i32, said: &[&s
     assert_eq!(fs::read_to_string(folder.path().join("pointer.ign")).unwrap(), pointer);
 }
 
+/// A unit's console begins with the id of its boot, which the gateway's log has as well.
+#[test]
+fn a_unit_names_its_boot() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("pointer.ign"), pointer("3.2.0", "", "")).unwrap();
+    let ended = Command::new(env!("CARGO_BIN_EXE_attest-node"))
+        .current_dir(folder.path())
+        .args(["attest", "--pointer", "pointer.ign", "--out", "user.ign", "--cmdline", "cmdline"])
+        .args(NOWHERE)
+        .env("INVOCATION_ID", "0")
+        .output()
+        .unwrap();
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(said.starts_with(&format!("attest-node: boot {}\n", boot.trim_end())), "{said}");
+}
+
 #[test]
 fn attest_without_gateway_or_tpm_does_nothing() {
     check(&pointer("3.2.0", "", ""), "", &[], 0, &["nothing to do", "/config/<pool>"]);

@@ -324,6 +324,23 @@ mod tests {
         assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
     }
 
+    #[test]
+    fn boot_id_goes_with_another_header_only() {
+        let id = "0a1b2c3d-0000-4000-8000-0123456789ab";
+        let config = merge("3.4.0", &json!({"source": SOURCE}));
+        let mut pointer = pointer(&config).for_boot(Some(id.to_owned()));
+        assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), config);
+        for _ in 0..2 {
+            pointer.set_ticket(SourceLocation::Merge(0), "ticket.abc");
+            let headers = json!([
+                {"name": BOOT_ID_HEADER, "value": id},
+                {"name": "Authorization", "value": "Bearer ticket.abc"},
+            ]);
+            let after = merge("3.4.0", &json!({"source": SOURCE, "httpHeaders": headers}));
+            assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
+        }
+    }
+
     fn check_wait(members: &str, expect: Option<u64>) {
         let sources = r#""config":{"merge":[{"source":"https://api-int.example:22623/config/worker"}]}"#;
         let pointer = Pointer::parse(format!(r#"{{"ignition":{{"version":"3.4.0",{sources}{members}}}}}"#).as_bytes()).unwrap();

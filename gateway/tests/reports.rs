@@ -149,7 +149,9 @@ async fn a_proof_that_does_not_hold_links_nothing() {
     let response: EvidenceResponse = serde_json::from_slice(&answer.body).unwrap();
     let (ticket, proof) = (response.ticket, response.report.unwrap().reveal().to_owned());
     let before = gateway.records().len();
-    let altered = format!("{}A", &proof[..proof.len() - 1]);
+    let middle = proof.len() / 2;
+    let other = if proof[middle..].starts_with('A') { "B" } else { "A" };
+    let altered = format!("{}{other}{}", &proof[..middle], &proof[middle + 1..]);
     for wrong in [
         &*altered,
         "",

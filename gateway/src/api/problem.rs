@@ -24,7 +24,7 @@ const KUBELET_CA_UNTOLD_SECONDS: u16 = 10;
 pub struct Refusal {
     code: Code,
     /// Message for the node.
-    message: String,
+    message: Box<str>,
     /// Full reason, for the log and the record.
     detail: Box<str>,
     /// The next step, if it is one command; otherwise the code's advice has it.
@@ -48,7 +48,7 @@ impl Refusal {
     fn guarded(code: Code, told: impl Into<String>, detail: impl ToString) -> Self {
         Self {
             code,
-            message: told.into(),
+            message: told.into().into(),
             detail: detail.to_string().into(),
             command: None,
             outdated: false,
@@ -288,7 +288,7 @@ impl Refusal {
             title: advice.title.to_owned(),
             status,
             code: advice.code.to_owned(),
-            detail: Some(told),
+            detail: Some(told.into()),
             next_step,
             decision,
         };

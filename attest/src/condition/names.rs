@@ -39,8 +39,8 @@ struct Claim<'s> {
     schema: ClaimSchema<'s>,
 }
 
-/// Variables with the claims that they stand for, as far as those are known.
-type Variables<'s> = Vec<(String, Option<Claim<'s>>)>;
+/// ClaimVariables with the claims that they stand for, as far as those are known.
+type ClaimVariables<'s> = Vec<(String, Option<Claim<'s>>)>;
 
 impl<'s> ClaimSchema<'s> {
     /// Returns the alternatives of a schema, with references resolved.
@@ -99,7 +99,7 @@ impl<'s> Claim<'s> {
 }
 
 /// Checks a node and all below it. Returns the claim that it stands for, if it stands for one.
-fn visit<'s>(node: &IdedExpr, known: &mut Variables<'s>) -> Result<Option<Claim<'s>>, String> {
+fn visit<'s>(node: &IdedExpr, known: &mut ClaimVariables<'s>) -> Result<Option<Claim<'s>>, String> {
     match &node.expr {
         Expr::Ident(name) => Ok(known
             .iter()
@@ -117,11 +117,11 @@ fn visit<'s>(node: &IdedExpr, known: &mut Variables<'s>) -> Result<Option<Claim<
     }
 }
 
-fn visit_all<'n>(nodes: impl IntoIterator<Item = &'n IdedExpr>, known: &mut Variables<'_>) -> Result<(), String> {
+fn visit_all<'n>(nodes: impl IntoIterator<Item = &'n IdedExpr>, known: &mut ClaimVariables<'_>) -> Result<(), String> {
     nodes.into_iter().try_for_each(|node| visit(node, known).map(drop))
 }
 
-fn visit_call<'s>(call: &CallExpr, known: &mut Variables<'s>) -> Result<Option<Claim<'s>>, String> {
+fn visit_call<'s>(call: &CallExpr, known: &mut ClaimVariables<'s>) -> Result<Option<Claim<'s>>, String> {
     let (operators::INDEX, [of, index]) = (call.func_name.as_str(), call.args.as_slice()) else {
         return visit_all(call.args.iter().chain(call.target.as_deref()), known).map(|()| None);
     };
@@ -133,7 +133,7 @@ fn visit_call<'s>(call: &CallExpr, known: &mut Variables<'s>) -> Result<Option<C
     }
 }
 
-fn visit_comprehension(over: &ComprehensionExpr, known: &mut Variables<'_>) -> Result<(), String> {
+fn visit_comprehension(over: &ComprehensionExpr, known: &mut ClaimVariables<'_>) -> Result<(), String> {
     let range = visit(&over.iter_range, known)?;
     visit(&over.accu_init, known)?;
     let outer = known.len();

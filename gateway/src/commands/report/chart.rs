@@ -2,7 +2,7 @@
 
 use attest_system::clock::rfc3339;
 
-use super::history::{DAYS, DayCount, History, Mark, SECONDS_OF_A_DAY};
+use super::history::{DAYS, DayCount, DecisionHistory, Mark, SECONDS_OF_A_DAY};
 use super::html::{Escaped, put};
 
 /// Width of a day, and height of the tallest bar, in units of the picture.
@@ -20,7 +20,7 @@ const AHEAD_SECONDS: u64 = 400 * SECONDS_OF_A_DAY;
 const LINE_WIDTH: u64 = 100;
 
 /// Returns the bars of a pool, one for each day.
-pub(super) fn days(history: &History, pool: &str) -> String {
+pub(super) fn days(history: &DecisionHistory, pool: &str) -> String {
     let empty = std::collections::BTreeMap::new();
     let counts = history.pools.get(pool).unwrap_or(&empty);
     let most = counts.values().map(|count| count.total()).max().unwrap_or(0).max(1);

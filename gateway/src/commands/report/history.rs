@@ -66,7 +66,7 @@ impl Mark {
 
 /// What the log says of the last days.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct DecisionHistory {
     /// First second of the first day, since 1970.
     pub(super) begins: u64,
     /// Counts by pool and day; the first day is 0.
@@ -83,7 +83,7 @@ pub(super) struct History {
 
 /// The verb of an act.
 #[derive(Deserialize)]
-struct ActLine {
+struct VerbLine {
     admin: ActVerb,
 }
 
@@ -96,12 +96,12 @@ struct ActVerb {
 ///
 /// # Errors
 /// If no log can be read.
-pub(super) fn read(own: &Path, logs: &[PathBuf], now: u64) -> anyhow::Result<History> {
+pub(super) fn read(own: &Path, logs: &[PathBuf], now: u64) -> anyhow::Result<DecisionHistory> {
     let midnight = now.saturating_sub(now % SECONDS_OF_A_DAY);
     let begins = midnight.saturating_sub((DAYS - 1).saturating_mul(SECONDS_OF_A_DAY));
-    let mut history = History {
+    let mut history = DecisionHistory {
         begins,
-        ..History::default()
+        ..DecisionHistory::default()
     };
     if logs.is_empty() && !own.exists() {
         return Ok(history);
@@ -121,12 +121,12 @@ pub(super) fn read(own: &Path, logs: &[PathBuf], now: u64) -> anyhow::Result<His
     Ok(history)
 }
 
-impl History {
+impl DecisionHistory {
     fn add(&mut self, fields: &RecordFields, line: &[u8]) {
         let day = fields.at.saturating_sub(self.begins) / SECONDS_OF_A_DAY;
         self.aggregated = self.aggregated.saturating_add(fields.counted.unwrap_or(0));
         if fields.decision == "admin" {
-            let mark = serde_json::from_slice::<ActLine>(line)
+            let mark = serde_json::from_slice::<VerbLine>(line)
                 .ok()
                 .and_then(|act| Mark::of(act.admin.verb));
             if let Some(mark) = mark {

@@ -22,7 +22,7 @@ use attest_system::files;
 use super::status::{self, Status};
 use super::waiting::pool_files;
 use super::{now, output, owner, reading_store};
-use page::Page;
+use page::ReportPage;
 
 /// Mode of the page: it names machines and addresses.
 const MODE: u32 = 0o640;
@@ -76,13 +76,13 @@ impl Stored {
     }
 }
 
-fn gather(config: &Path, arguments: &Arguments) -> anyhow::Result<Page> {
+fn gather(config: &Path, arguments: &Arguments) -> anyhow::Result<ReportPage> {
     let settings = Settings::load(config)?;
     let (at, status): (u64, Status) = (now(), status::gather(&settings, &arguments.log)?);
     // If the store does not answer, the status says so.
     let stored = reading_store(&settings, async |store| Stored::read(store, at).await).unwrap_or_default();
     let authorities = install::today(&settings.tls).map(|today| today.authorities).unwrap_or_default();
-    Ok(Page {
+    Ok(ReportPage {
         at,
         status,
         questions: stored.questions,

@@ -13,7 +13,7 @@ use data_encoding::BASE64;
 use super::super::status::Status;
 use super::super::waiting::shown::{ID_DIGITS, is_open, released, state, until};
 use super::chart::{days, legend, time_line};
-use super::history::{DAYS, DayCount, History};
+use super::history::{DAYS, DayCount, DecisionHistory};
 use super::html::{Escaped, put, table};
 
 const STYLE: &str = include_str!("style.css");
@@ -24,14 +24,14 @@ const POINTERS_LIMIT: usize = 50;
 const ENDS_LIMIT: usize = 100;
 
 /// Everything that the page shows.
-pub(super) struct Page {
+pub(super) struct ReportPage {
     /// Time of the page, in seconds since 1970.
     pub(super) at: u64,
     pub(super) status: Status,
     pub(super) questions: Vec<QuestionRow>,
     /// Rules of the pools whose machines wait.
     pub(super) rules: BTreeMap<String, WaitingRules>,
-    pub(super) history: History,
+    pub(super) history: DecisionHistory,
     pub(super) pointers: Vec<Sighting>,
     /// CAs in the gateway's file: fingerprint, subject, end.
     pub(super) authorities: Vec<[String; 3]>,
@@ -39,7 +39,7 @@ pub(super) struct Page {
     pub(super) tokens: Vec<(String, u64)>,
 }
 
-impl Page {
+impl ReportPage {
     pub(super) fn to_html(&self) -> String {
         let style = BASE64.encode(digest(&SHA256, STYLE.as_bytes()).as_ref());
         let at = rfc3339(self.at);

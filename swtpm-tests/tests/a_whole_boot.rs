@@ -224,7 +224,10 @@ fn ends(console: &Process) -> usize {
 #[track_caller]
 fn refused_to_root(console: &Process) {
     let lines = console.lines();
-    let said: Vec<&String> = lines.iter().filter(|line| line.starts_with("@@ root ")).collect();
+    let said: Vec<&String> = lines
+        .iter()
+        .filter(|line| line.starts_with("@@ root ") && !line.starts_with("@@ root attest-node: boot "))
+        .collect();
     let [note, refused] = said.as_slice() else {
         panic!("{said:#?}{}", console.tail())
     };

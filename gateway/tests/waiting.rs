@@ -753,3 +753,115 @@ async fn init_lets_endorsed_machines_wait_and_refuses_unknown_ones() {
         "{words}"
     );
 }
+
+/// What the store refuses reaches no file of the pool.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_acceptance_changes_nothing() {
+    let mut gateway = Gateway::init();
+    let mut known = Node::new();
+    gateway.command(&["ek", "add", &known.ek(), "--name", "worker-3"]);
+    gateway.run();
+    strict(&mut gateway, &mut known, &known_log(), UNKNOWN).await;
+    boots(&gateway, &mut known, &updated("loader 2"))
+        .await
+        .refused(503, "answer-pending");
+    boots(&gateway, &mut Node::new(), &known_log()).await.refused(503, "answer-pending");
+    let ids: Vec<String> = listed(&gateway)
+        .iter()
+        .map(|question| question["id"].as_str().unwrap().to_owned())
+        .collect();
+    let accepts = |options: &[&str]| gateway.try_command(&[&["waiting", "accept", &ids[0], &ids[1]], options].concat());
+    // One name for two things, and one that another machine has.
+    assert!(!accepts(&["--name", "worker-3"]).status.success());
+    let unknown = listed(&gateway)
+        .into_iter()
+        .find(|question| question["about"]["ek"].is_string())
+        .unwrap();
+    let output = gateway.try_command(&["waiting", "accept", unknown["id"].as_str().unwrap(), "--name", "worker-3"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("the name worker-3 belongs to"));
+    assert_eq!(listed(&gateway).len(), 2);
+    assert!(!gateway.path(&format!("pools/{POOL}/reference-values/accepted.json")).exists());
+    assert!(accepts(&[]).status.success());
+    assert!(
+        listed(&gateway)
+            .iter()
+            .all(|question| question["answer"]["said"]["accepted"].is_object())
+    );
+    audit(&mut gateway);
+}
+
+/// What an administrator has removed or refused is not accepted by a record without a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_lifts_no_removal_and_no_refusal() {
+    let mut gateway = for_unknown(|_| {});
+    let mut removed = Node::new();
+    gateway.command(&["ek", "add", &removed.ek()]);
+    gateway.command(&["ek", "remove", &removed.ek()]);
+    let answer = boots(&gateway, &mut removed, &known_log()).await;
+    answer.refused(403, "ek-not-endorsed");
+    assert!(!answer.problem().next_step.contains("waiting accept"));
+    let mut stolen = Node::new();
+    boots(&gateway, &mut stolen, &known_log()).await.refused(503, "answer-pending");
+    let id = question(&gateway);
+    gateway.command(&["waiting", "refuse", &id, "--reason", "stolen"]);
+    let answer = boots(&gateway, &mut stolen, &known_log()).await;
+    answer.refused(403, "ek-not-endorsed");
+    let record = answer.problem().decision.unwrap();
+    let output = gateway.try_command(&["waiting", "accept", "--record", &record, "--yes"]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("stolen") && said.contains(&id), "{said}");
+    boots(&gateway, &mut stolen, &known_log()).await.refused(403, "ek-not-endorsed");
+    // By its id it can be accepted all the same.
+    gateway.command(&["waiting", "accept", &id]);
+    assert_eq!(boots(&gateway, &mut stolen, &known_log()).await.status, 200);
+    // It is removed after it waited: that holds, too.
+    gateway.command(&["ek", "remove", &stolen.ek()]);
+    let output = gateway.try_command(&["waiting", "accept", &id]);
+    assert!(!output.status.success());
+    boots(&gateway, &mut stolen, &known_log()).await.refused(403, "ek-not-endorsed");
+    audit(&mut gateway);
+}
+
+/// An entry that cannot be read keeps no trusted machine out.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreadable_entry_keeps_no_trusted_machine_waiting() {
+    let mut gateway = for_unknown(|_| {});
+    let mut node = Node::new();
+    boots(&gateway, &mut node, &known_log()).await.refused(503, "answer-pending");
+    gateway.command(&["ek", "add", &node.ek()]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+    {
+        let store = embedded(&gateway);
+        let entries = store.list(EntryKind::Waiting).await.unwrap();
+        let entry = entries.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
+        let value = entry.value.replacen('{', "{\"later\":1,", 1);
+        store.put(EntryKind::Waiting, StoreEntry { id: entry.id, value }).await.unwrap();
+    }
+    gateway.run();
+    assert_eq!(boots(&gateway, &mut node, &known_log()).await.status, 200);
+    gateway.line(|line| line.contains("cannot update the waiting list"));
+}
+
+/// A name that was accepted for a machine, and then given to another one, is asked about again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_accepted_name_that_moved_on_is_asked_about_again() {
+    let mut gateway = for_unknown(|_| {});
+    let case = crate::support::tpm();
+    let other = Node::new();
+    gateway.command(&["ek", "add", &other.ek(), "--name", "worker-7"]);
+    gateway.endorse(&case, &[]);
+    let next = || crate::support::next_boot(&case);
+    gateway.attest(next(), Some("worker-7")).await.refused(503, "answer-pending");
+    let id = question(&gateway);
+    gateway.command(&["waiting", "accept", &id]);
+    gateway.attest(next(), Some("worker-7")).await.ticket();
+    gateway.command(&["ek", "add", &other.ek(), "--name", "worker-7", "--replace"]);
+    gateway.attest(next(), Some("worker-7")).await.refused(503, "answer-pending");
+    let asked = listed(&gateway).remove(0);
+    assert_eq!((&asked["id"], &asked["answer"]), (&id.as_str().into(), &Value::Null));
+    assert_eq!(gateway.wait_for_acts(2, "waiting.ask").len(), 2);
+    gateway.command(&["waiting", "refuse", &id, "--reason", "no"]);
+    gateway.attest(next(), Some("worker-7")).await.refused(403, "node-name-taken");
+    audit(&mut gateway);
+}

@@ -53,6 +53,12 @@ impl Acceptable {
         matches!(self, Self::Ek(_) | Self::Machine { .. })
     }
 
+    /// Returns whether an acceptance changes the store alone: it takes effect at once, at every gateway.
+    #[must_use]
+    pub const fn is_in_store(&self) -> bool {
+        matches!(self, Self::Ek(_) | Self::Name { .. } | Self::History { .. })
+    }
+
     /// Returns the booted values; none for other obstacles.
     #[must_use]
     pub fn values(&self) -> &[NewValue] {

@@ -267,7 +267,7 @@ pub async fn disallow(store: &dyn Store, identity: &str, at: u64) -> Result<bool
         .await
 }
 
-/// Endorses an EK for one more pool; with a name, if one is given.
+/// Endorses an EK that was not removed for one more pool; with a name, if one is given.
 ///
 /// # Errors
 /// [`EnrolmentError`].
@@ -279,9 +279,8 @@ pub(super) fn endorse(
     now: u64,
 ) -> Result<(), EnrolmentError> {
     let (identity, listed) = (ek.identity(), allowlisted(transaction, ek)?);
-    let in_force = listed.as_ref().filter(|record| record.removed.is_none());
-    let mut pools = in_force.map(|record| record.pools.clone()).unwrap_or_default();
-    if !in_force.is_some_and(|record| record.allows(pool)) {
+    let mut pools = listed.as_ref().map(|record| record.pools.clone()).unwrap_or_default();
+    if !listed.as_ref().is_some_and(|record| record.allows(pool)) {
         pools.push(pool.to_owned());
     }
     let (known, note) = listed.map_or((None, None), |record| (record.name, record.note));

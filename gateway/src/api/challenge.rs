@@ -167,6 +167,8 @@ async fn issue(
             }
             issued
         }
+        // That the administrator has removed it is no oversight: only `ek add` takes it back.
+        (Err(reject), _) if vouched.is_removed() => return Err(Refusal::from(reject).without_acceptable()),
         (issued, _) => issued?,
     };
     let challenge = challenges::seal(&endpoint.seal, &issued.challenge).map_err(|error| Refusal::because(&error))?;

@@ -211,6 +211,11 @@ pub(super) struct Vouched {
 }
 
 impl Vouched {
+    /// Returns whether the administrator has removed the EK from the allowlist.
+    pub(super) fn is_removed(&self) -> bool {
+        self.listed.as_ref().is_some_and(|record| record.removed.is_some())
+    }
+
     /// Returns the CAs of TPM manufacturers among them, if the pool accepts any.
     pub(super) fn makers(&self) -> Option<Arc<EkRootsInUse>> {
         match &self.by {

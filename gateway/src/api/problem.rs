@@ -65,6 +65,11 @@ impl Refusal {
         }
     }
 
+    /// Returns the refusal of something that no acceptance changes.
+    pub(super) fn without_acceptable(self) -> Self {
+        Self { acceptable: None, ..self }
+    }
+
     /// Returns what an administrator would have to accept, if the refusal says that by itself.
     pub(super) fn acceptable(&self) -> Option<&Acceptable> {
         self.acceptable.as_deref()

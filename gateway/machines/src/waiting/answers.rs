@@ -2,6 +2,7 @@
 
 use attest_log::Acceptable;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
+use attest_system::clock::rfc3339;
 
 use super::questions::{Answered, KIND, Question, QuestionAnswer, QuestionSnapshot, answer_key, question_id, question_key, read, write};
 use crate::enrolment::{self, EnrolmentError};
@@ -29,6 +30,12 @@ pub enum AnswerError {
         "pool {pool} has {limit} refused questions of this kind, the maximum; take one back that no machine shows any more: `attest-gateway waiting refuse ID --take-back`"
     )]
     TooMany { pool: String, limit: usize },
+    #[error("EK {ek} was removed from the allowlist at {}; to endorse it again: `attest-gateway ek add {ek}`", rfc3339(*.at))]
+    Removed {
+        ek: String,
+        /// Time of the removal, in seconds since 1970.
+        at: u64,
+    },
     #[error("{0:?} is not the digest of an EK")]
     Digest(String),
     #[error(transparent)]
@@ -88,6 +95,9 @@ fn accept_one(transaction: &mut EntryTransaction<'_>, acceptance: &Acceptance) -
         Acceptable::Values(_) | Acceptable::Machine { .. } => {}
         Acceptable::Ek(digest) => {
             let ek = digest.parse().map_err(|_| AnswerError::Digest(digest.clone()))?;
+            if let Some(at) = enrolment::allowlisted(transaction, ek)?.and_then(|record| record.removed) {
+                return Err(AnswerError::Removed { ek: digest.clone(), at });
+            }
             enrolment::endorse(transaction, ek, pool, name.as_deref(), answered.at)?;
         }
         Acceptable::Name { name, identity } => enrolment::rename(transaction, name, identity)?,
@@ -128,7 +138,7 @@ pub async fn refuse(store: &dyn Store, pool: &str, id: &str, reason: &str, by: &
     store
         .transact(move |transaction| {
             let (question, answer) = find(transaction, &pool, &id)?;
-            if let Some(Answered { by, .. }) = answer {
+            if let Some(Answered { by, .. }) = answer.filter(Answered::is_no) {
                 return Err(AnswerError::Answered { id: id.clone(), by });
             }
             let (found, limit) = match question.about.values().is_empty() {

@@ -145,8 +145,14 @@ impl WaitingList {
         } = request;
         let question = question_id(pool, about);
         let (own, answer) = self.own_entries(&request, &question).await?;
-        if let Some(answer) = answer.filter(Answered::is_no) {
-            return self.refused(&request, own.is_some(), &question, &answer).await;
+        if let Some(answer) = answer.as_ref().filter(|answer| answer.is_no()) {
+            return self.refused(&request, own.is_some(), &question, answer).await;
+        }
+        if answer.is_some() && own.is_none() && about.is_in_store() {
+            // It was accepted once, and is refused again: the store has changed since, so it is asked anew.
+            for id in [answer_key(pool, &question), asked_key(pool, &question)] {
+                self.store.remove(KIND, &id).await?;
+            }
         }
         let begins = own.as_ref().is_none_or(|own| own.question != question || own.observed != observed);
         let is_unknown = about.is_unknown_machine();
@@ -182,7 +188,7 @@ impl WaitingList {
         if begins && !is_there {
             let full = match is_unknown {
                 true => unknown_limit(&kept, &request, &question),
-                false => (kept.open(pool, false, now).count() >= QUESTIONS_LIMIT).then_some(NotAwaited::Questions),
+                false => (kept.open(pool, false, (rules.wait_seconds, now)).count() >= QUESTIONS_LIMIT).then_some(NotAwaited::Questions),
             };
             if let Some(full) = full {
                 return Ok(MachineStep::NotWaiting(full));
@@ -347,13 +353,16 @@ impl WaitingMachine {
 
 /// Returns the limit that keeps another unknown machine from waiting, if one is reached.
 fn unknown_limit(kept: &QuestionSnapshot, request: &WaitRequest<'_>, question: &str) -> Option<NotAwaited> {
-    let WaitRequest { pool, network, now, .. } = *request;
+    let WaitRequest {
+        pool, network, rules, now, ..
+    } = *request;
+    let at = (rules.wait_seconds, now);
     if kept.questions.contains_key(&(pool.to_owned(), question.to_owned())) {
         return None;
     }
-    let of_network = kept.open(pool, true, now).filter(|question| question.network == network).count();
+    let of_network = kept.open(pool, true, at).filter(|question| question.network == network).count();
     if of_network >= UNKNOWN_OF_A_NETWORK_LIMIT {
         return Some(NotAwaited::UnknownOfANetwork);
     }
-    (kept.open(pool, true, now).count() >= UNKNOWN_LIMIT).then_some(NotAwaited::Unknown)
+    (kept.open(pool, true, at).count() >= UNKNOWN_LIMIT).then_some(NotAwaited::Unknown)
 }

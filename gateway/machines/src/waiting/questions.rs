@@ -210,8 +210,19 @@ impl QuestionSnapshot {
     }
 
     /// Returns the unanswered questions of a pool, about enrolled machines or about unknown ones, for which a machine waits.
-    pub(crate) fn open<'k>(&'k self, pool: &'k str, about_unknown: bool, now: u64) -> impl Iterator<Item = &'k Question> {
-        let claimed: BTreeSet<&str> = self.counting(pool, now).map(|(_, waiting)| waiting.question.as_str()).collect();
+    pub(crate) fn open<'k>(
+        &'k self,
+        pool: &'k str,
+        about_unknown: bool,
+        (wait_seconds, now): (u64, u64),
+    ) -> impl Iterator<Item = &'k Question> {
+        // An unknown machine whose wait is over keeps no place.
+        let holds = move |waiting: &WaitingMachine| !about_unknown || now.saturating_sub(waiting.since) < wait_seconds;
+        let claimed: BTreeSet<&str> = self
+            .counting(pool, now)
+            .filter(|(_, waiting)| holds(waiting))
+            .map(|(_, waiting)| waiting.question.as_str())
+            .collect();
         let open = self.questions.iter().filter(move |(of, question)| {
             let is_live = claimed.contains(of.1.as_str()) || now.saturating_sub(question.at) < UNCLAIMED_SECONDS;
             of.0 == pool && is_live && question.about.is_unknown_machine() == about_unknown && !self.answers.contains_key(of)

@@ -147,6 +147,10 @@ impl<'r> EvidenceCase<'r> {
             Ok(claims) => claims,
             Err(refusal) => {
                 self.note_unknown_tpm(&vouched).await?;
+                let refusal = match vouched.is_removed() {
+                    true => refusal.without_acceptable(),
+                    false => refusal,
+                };
                 return Err(self.refused_by_what_stands(vouched, refusal).await);
             }
         };
@@ -277,8 +281,8 @@ impl<'r> EvidenceCase<'r> {
                     Err(_) => Ok(()),
                 };
                 if let Err(refusal) = let_in {
-                    endpoint.decisions.abandon(&self.record).await;
-                    return Err(refusal);
+                    // The list is bookkeeping: a trusted machine does not wait for it.
+                    tracing::warn!("pool {}: cannot update the waiting list: {}", pool.name(), refusal.detail());
                 }
                 Ok(earned)
             }

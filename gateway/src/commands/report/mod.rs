@@ -5,6 +5,8 @@ mod history;
 mod html;
 mod page;
 
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -45,9 +47,17 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     // The caller writes the page where the state's owner may not.
     let page = owner::acting(&settings, || gather(config, arguments))?;
     let text = page.to_html();
-    files::replace(&arguments.html, MODE, &text).with_context(|| arguments.html.display().to_string())?;
+    write(&arguments.html, &text).with_context(|| arguments.html.display().to_string())?;
     output::done(format_args!("{}: written", arguments.html.display()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Replaces a file as a whole, with its mode. A link is replaced, and not followed.
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(files::create(path, MODE, text)?),
+    }
 }
 
 /// What the store says.

@@ -9,9 +9,10 @@ use attest_log::admin::{By, Verb};
 use attest_machines::waiting::{self, Acceptance, Answered, QuestionAnswer};
 
 use super::acceptance::{AcceptanceOptions, Accepted, write_files, written};
+use super::shown::state;
 use super::{chosen, pool_files, questions_aside};
 use crate::commands::acting::change_store_as;
-use crate::commands::{output, visible};
+use crate::commands::{output, owner, visible};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -48,6 +49,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let all = match &arguments.record {
         Some(record) => {
             let one = of_record(&settings, record)?;
+            check_not_refused(config, &one)?;
             if !arguments.yes {
                 output::line(format_args!(
                     "pool {}, {}: {}",
@@ -96,17 +98,35 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     {
         bail!("{name:?} is not a node name: use lower-case letters, digits, '-' and '.' only");
     }
+    let is_of_values = |one: &Accepted| !one.about.values().is_empty();
+    if arguments.name.is_some() && all.iter().any(is_of_values) && all.iter().any(|one| one.about.is_unknown_machine()) {
+        bail!("--name would be the name of a machine and of a generation: accept booted values by a command of their own");
+    }
     let options = AcceptanceOptions {
         set: arguments.set.as_deref(),
         name: arguments.name.as_deref(),
         until: arguments.until,
     };
-    let to = write_files(&all, &files, options)?;
+    // What the store refuses is known before a file has it. A thread of its own acts as the state's owner: pools may be another user's.
+    let (stored, filed): (Vec<Accepted>, Vec<Accepted>) = all.into_iter().partition(|one| one.about.is_in_store());
+    if !stored.is_empty() {
+        let to = write_files(&stored, &files, options)?;
+        owner::acting(&settings, || answer(by.clone(), config, &stored, &to, arguments.name.as_deref()))?;
+    }
+    if !filed.is_empty() {
+        let to = write_files(&filed, &files, options)?;
+        answer(by, config, &filed, &to, None)?;
+    }
+    Ok(())
+}
+
+/// Records what was accepted, and where; in the store, too, where it is in no file.
+fn answer(by: By, config: &Path, all: &[Accepted], to: &[String], name: Option<&str>) -> anyhow::Result<()> {
     let (at, who) = (now().at, who());
-    let acceptances = all.iter().zip(&to).map(|(one, to)| Acceptance {
+    let acceptances = all.iter().zip(to).map(|(one, to)| Acceptance {
         pool: one.pool.clone(),
         about: one.about.clone(),
-        name: arguments.name.clone(),
+        name: name.map(str::to_owned),
         answered: Answered {
             said: QuestionAnswer::Accepted { to: to.clone() },
             at,
@@ -119,6 +139,24 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     })?;
     for (one, to) in all.iter().zip(to) {
         output::done(format_args!("accepted in {to}: {}", visible(&one.about.to_string())))?;
+    }
+    Ok(())
+}
+
+/// Refuses to accept by a record what the administrator has refused as a question.
+fn check_not_refused(config: &Path, one: &Accepted) -> anyhow::Result<()> {
+    let keys = one.about.keys();
+    let questions = questions_aside(config, Some(&one.pool))?;
+    let refused = questions.iter().find(|row| row.question.about.keys() == keys);
+    if let Some(row) = refused
+        && row.answered.as_ref().is_some_and(Answered::is_no)
+    {
+        bail!(
+            "question {} was {}; to accept it all the same: `attest-gateway waiting accept {}`",
+            row.id,
+            state(row),
+            row.id
+        );
     }
     Ok(())
 }

@@ -45,7 +45,9 @@ pub(super) fn written(about: &Acceptable, pool: &str, file: Option<&PoolFile>) -
             None => "nothing yet: the pool has no section [reference_values]".to_owned(),
         },
         Acceptable::Ek(digest) => {
-            format!("EK {digest} into the allowlist, for pool {pool}; `attest-gateway machines import` with a row for it would do as well")
+            format!(
+                "EK {digest} into the allowlist, for pool {pool}. From then on it may join only the pools of its entry, whatever CA endorses it"
+            )
         }
         Acceptable::Machine { identity, tpm } => match file.and_then(|file| file.inventory.as_ref()) {
             Some(path) => {

@@ -125,7 +125,7 @@ pub(in crate::commands) fn describe(row: &QuestionRow, file: Option<&PoolFile>, 
         (true, _) => {}
     }
     lines.push(match row.question.then_values {
-        0 => "if accepted, these machines are trusted, because nothing else of them is refused:".to_owned(),
+        0 => "if accepted, these machines are trusted, unless a name or an instance of theirs belongs to another:".to_owned(),
         values => format!("if accepted, these machines wait next for {values} booted values:"),
     });
     lines.extend(row.showing.iter().map(|one| format!("  - {}", waits(one, rules.as_ref(), now))));

@@ -21,7 +21,9 @@ impl DecidedCase {
             ..
         } = made;
         let mut kept = LargeParts::new();
-        let proven = record.claims.is_some() || is_activated(spent.challenge(), &evidence);
+        // Whoever begins to wait is answered with 503, and his evidence is what the administrator reads.
+        let begins_to_wait = outcome.as_ref().is_err_and(Refusal::is_unavailable);
+        let proven = record.claims.is_some() || is_activated(spent.challenge(), &evidence, begins_to_wait);
         // Whoever reads the document of an instance that belongs to nobody could claim it.
         let exposes = evidence.aws_identity_document.is_some() && !claimed;
         if proven && !exposes && evidence.too_large().is_none() {
@@ -41,10 +43,11 @@ impl DecidedCase {
     }
 }
 
-/// Returns whether the evidence comes from the challenged TPM: a problem of an endorsed machine is worth a whole record.
-fn is_activated(challenge: &Challenge, evidence: &Evidence) -> bool {
+/// Returns whether the evidence comes from the challenged TPM: a problem of an endorsed machine is worth a whole record. One that nobody
+/// endorses is worth it only if it begins to wait.
+fn is_activated(challenge: &Challenge, evidence: &Evidence, begins_to_wait: bool) -> bool {
     match (&challenge.subject.tpm, &evidence.tpm) {
-        (Some(asked), Some(shown)) => asked.secret_sha256 == shown.secret_sha256,
+        (Some(asked), Some(shown)) => asked.secret_sha256 == shown.secret_sha256 && (!asked.unendorsed || begins_to_wait),
         _ => false,
     }
 }

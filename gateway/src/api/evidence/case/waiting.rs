@@ -77,7 +77,8 @@ impl EvidenceCase<'_> {
     /// The processors are busy, or the machine may be named yet.
     pub(super) async fn note_unknown_tpm(&mut self, vouched: &Vouched) -> Result<(), Refusal> {
         let (endpoint, pool) = (self.endpoint, std::sync::Arc::clone(&self.asked.pool));
-        let Some(ek) = vouched.ek.filter(|_| self.made.unknown_ek && pool.grants.attested != Earns::Refuse) else {
+        let is_asked = self.made.unknown_ek && pool.grants.attested != Earns::Refuse && !vouched.is_removed();
+        let Some(ek) = vouched.ek.filter(|_| is_asked) else {
             return Ok(());
         };
         let mut waits_for = WaitsFor {
@@ -86,7 +87,7 @@ impl EvidenceCase<'_> {
             then_values: 0,
             may_wait: false,
         };
-        // A machine that the administrator has removed, or allowed in other pools only, is not unknown.
+        // A machine that the administrator has allowed in other pools only is not unknown.
         if vouched.listed.is_some() || pool.endorsement == Endorsement::GcpInstance || !may_wait(&pool, &waits_for.about) {
             self.made.waits_for = Some(waits_for);
             return Ok(());

@@ -31,7 +31,7 @@ const MODE: u32 = 0o640;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example:\n  attest-gateway report --html /root/attest-gateway.html\n\nExample: of several gateways, from copies of their logs\n  attest-gateway report --html report.html --log gateway-1/ gateway-2/\n\nThe page has no script and loads nothing. It names machines and addresses: its mode is 0640. An existing file is replaced as a whole."
+    after_help = "Example:\n  attest-gateway report --html ~/attest-gateway.html\n\nExample: of several gateways, from copies of their logs\n  attest-gateway report --html report.html --log gateway-1/ gateway-2/\n\nThe page has no script and loads nothing. It names machines and addresses: its mode is 0640. An existing file is replaced as a whole."
 )]
 pub(crate) struct Arguments {
     /// File to write.

@@ -2,6 +2,7 @@
 //!
 //! It errs on the side of removal: a long text of mixed letters is taken for a secret, whatever it is.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use attest_wire::protocol::TICKET_PREFIX;
@@ -17,8 +18,6 @@ const MARK: char = '\u{e000}';
 const VALUE_LEAST_BYTES: usize = 8;
 /// Shortest line of a file in a config that is searched for, in bytes.
 const LINE_LEAST_BYTES: usize = 16;
-/// Most values that are searched for.
-const VALUES_LIMIT: usize = 2000;
 /// Members of Ignition configs whose texts are secret: sources of files and keys, headers, password hashes, contents of units, pins of Clevis.
 const MEMBERS: [&str; 8] = [
     "config",
@@ -40,7 +39,7 @@ const HEADERS: [&str; 6] = [
     "x-vault-token",
 ];
 /// Parts of names of settings whose values are secret.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "token",
     "secret",
     "passw",
@@ -50,6 +49,7 @@ const NAMES: [&str; 9] = [
     "api_key",
     "api-key",
     "private",
+    "psk",
 ];
 /// Shortest text of letters of both cases that counts as a secret, in bytes: a provisioning token has 43.
 const MIXED_LEAST_BYTES: usize = 36;
@@ -57,6 +57,8 @@ const MIXED_LEAST_BYTES: usize = 36;
 const ENCODED_LEAST_BYTES: usize = 48;
 /// Shortest bearer credential that is told from a word of a sentence, in bytes.
 const BEARER_LEAST_BYTES: usize = 16;
+/// Shortest credential of HTTP's basic authentication, in bytes: one letter for the user, and four for the password.
+const BASIC_LEAST_BYTES: usize = 8;
 /// Lengths of the two halves of a bootstrap token of Kubernetes.
 const BOOTSTRAP_TOKEN: (usize, usize) = (6, 16);
 /// Lines after the beginning of a private key that belong to it, if its end is missing.
@@ -108,16 +110,48 @@ impl Secrets {
 
     fn add_text(&mut self, text: &str, least_bytes: usize) {
         let text = text.trim();
-        if text.len() >= least_bytes && self.0.len() < VALUES_LIMIT {
+        if text.len() >= least_bytes {
             self.0.push(text.to_owned());
         }
+    }
+
+    /// Returns a text with a mark in the place of each value. Values that overlap are removed with all that they cover.
+    fn removed_from(&self, text: &str) -> String {
+        let mut by_beginning: HashMap<&[u8], Vec<&str>> = HashMap::new();
+        for value in &self.0 {
+            if let Some(beginning) = value.as_bytes().get(..VALUE_LEAST_BYTES) {
+                by_beginning.entry(beginning).or_default().push(value);
+            }
+        }
+        let longest = |place: usize| {
+            let rest = text.get(place..)?;
+            let values = by_beginning.get(rest.as_bytes().get(..VALUE_LEAST_BYTES)?)?;
+            values
+                .iter()
+                .filter(|value| rest.starts_with(**value))
+                .map(|value| value.len())
+                .max()
+        };
+        let (mut out, mut covered) = (String::with_capacity(text.len()), 0);
+        for (place, letter) in text.char_indices() {
+            if let Some(length) = longest(place) {
+                if covered <= place {
+                    out.push(MARK);
+                }
+                covered = covered.max(place + length);
+            }
+            if covered <= place {
+                out.push(letter);
+            }
+        }
+        out
     }
 }
 
 /// Returns a journal without secrets, and without control characters other than line feeds and tabs.
 #[must_use]
 pub fn redact(journal: &str, secrets: &Secrets) -> String {
-    let mut text: String = journal
+    let text: String = journal
         .chars()
         .map(|letter| {
             if letter.is_control() && !matches!(letter, '\n' | '\t') {
@@ -127,14 +161,7 @@ pub fn redact(journal: &str, secrets: &Secrets) -> String {
             }
         })
         .collect();
-    // The longest first: it may contain others.
-    let mut values: Vec<&String> = secrets.0.iter().collect();
-    values.sort_by_key(|value| std::cmp::Reverse(value.len()));
-    for value in values {
-        if text.contains(value.as_str()) {
-            text = text.replace(value.as_str(), &MARK.to_string());
-        }
-    }
+    let text = secrets.removed_from(&text);
     let (mut out, mut of_key) = (String::with_capacity(text.len()), 0);
     for line in text.split_inclusive('\n') {
         let (content, end) = line.strip_suffix('\n').map_or((line, ""), |content| (content, "\n"));
@@ -171,7 +198,19 @@ fn in_key(line: &str, left: &mut usize) -> Option<String> {
 
 /// Returns a line without secrets.
 fn redact_line(line: &str) -> String {
-    let passes: [Pass; 9] = [data, query, userinfo, header, member, setting, bearer, password_hash, long];
+    let passes: [Pass; 11] = [
+        data,
+        query,
+        userinfo,
+        header,
+        member,
+        setting,
+        option,
+        bearer,
+        basic,
+        password_hash,
+        long,
+    ];
     passes.into_iter().fold(line.to_owned(), |line, find| replace(&line, find))
 }
 
@@ -233,6 +272,18 @@ fn setting(line: &str) -> Option<Range<usize>> {
     found.min_by_key(|found| found.start)
 }
 
+/// The value of an option whose name says that it is secret: `--passphrase x`.
+fn option(line: &str) -> Option<Range<usize>> {
+    after(line, "--").find_map(|place| {
+        let name = line.get(place..)?.split(char::is_whitespace).next()?;
+        let is_secret = NAMES.iter().any(|part| name.to_ascii_lowercase().contains(part));
+        let end = place + name.len();
+        let blanks = line.get(end..)?.chars().take_while(|letter| matches!(letter, ' ' | '\t')).count();
+        let found = word(line, end + blanks);
+        (is_secret && !found.is_empty() && !line.get(found.clone())?.starts_with('-')).then_some(found)
+    })
+}
+
 /// The value of a member of a config: `"passwordHash": "x"`.
 fn member(line: &str) -> Option<Range<usize>> {
     let found = MEMBERS.iter().flat_map(|name| {
@@ -285,6 +336,20 @@ fn bearer(line: &str) -> Option<Range<usize>> {
         .chain(tickets)
         .filter(|found| found.len() >= BEARER_LEAST_BYTES)
         .min_by_key(|found| found.start)
+}
+
+/// A credential of HTTP's basic authentication: base64 with a capital letter, a digit or padding.
+fn basic(line: &str) -> Option<Range<usize>> {
+    after(line, "basic ").map(|place| word(line, place)).find(|found| {
+        let text = line.get(found.clone()).unwrap_or_default();
+        let is_base64 = text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'='));
+        let is_no_word = text
+            .bytes()
+            .any(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'=');
+        text.len() >= BASIC_LEAST_BYTES && is_base64 && is_no_word
+    })
 }
 
 /// User and password in a URL.
@@ -417,6 +482,13 @@ mod tests {
             ("user core: $6$salt$hashhashhash/x. set", "user core: [redacted] set"),
             ("$y$j9T$abc$defdefdef", "[redacted]"),
             ("db_password=hunter2 host=db", "db_password=[redacted] host=db"),
+            ("run --passphrase hunter2hunter2 --verbose", "run --passphrase [redacted] --verbose"),
+            ("run --api-token=abc", "run --api-token=[redacted]"),
+            ("wlan PSK=abc", "wlan PSK=[redacted]"),
+            (
+                "auth=Basic dXNlcjpwYXNz, then basic settings",
+                "auth=Basic [redacted], then basic settings",
+            ),
             ("clientSecret: \"hunter 2\", x", "clientSecret: \"[redacted]\", x"),
             ("API_KEY = abc", "API_KEY = [redacted]"),
             ("join with abcdef.0123456789abcdef now", "join with [redacted] now"),
@@ -536,5 +608,22 @@ mod tests {
                 .collect();
             assert!(redact(&text, &Secrets::default()).len() <= text.len() * 11, "{text}");
         }
+    }
+
+    /// However many files come before a secret, it is searched for; and what two of them cover is removed.
+    #[test]
+    fn each_value_of_a_large_config_is_redacted() {
+        let content: String = (0..5000).map(|line| format!("harmless line number {line}%0A")).collect();
+        let late = "horse battery staple correct nine";
+        let files = json!([
+            {"contents": {"source": format!("data:,{content}")}},
+            {"contents": {"source": format!("data:,{}", late.replace(' ', "%20"))}},
+            {"contents": {"source": "data:,first%20and%20second%20half"}},
+            {"contents": {"source": "data:,second%20half%20and%20the%20third"}},
+        ]);
+        let mut secrets = Secrets::default();
+        secrets.add_config(&json!({"storage": {"files": files}}));
+        let said = redact(&format!("wrote {late}; first and second half and the third; done"), &secrets);
+        assert_eq!(said, "wrote [redacted]; [redacted]; done");
     }
 }

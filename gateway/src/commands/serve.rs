@@ -9,7 +9,7 @@ use attest_system::clock::Clock;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tracing_subscriber::EnvFilter;
 
-use super::console_fields::ConsoleFields;
+use super::console_fields::{ConsoleFields, JsonConsole};
 use super::output;
 
 #[derive(Debug, clap::Args)]
@@ -47,16 +47,16 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     filter = filter.add_directive("kube_client=off".parse()?);
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
         // It would say so where it could not write, and panic over that.
         .log_internal_errors(false);
     match format {
         LogFormat::Text => log
+            .with_writer(std::io::stderr)
             .with_target(false)
             .with_ansi(output::is_coloured())
             .fmt_fields(ConsoleFields)
             .init(),
-        LogFormat::Json => log.json().init(),
+        LogFormat::Json => log.json().with_writer(|| JsonConsole(std::io::stderr())).init(),
     }
     // The first call costs tens of milliseconds: not the first node's.
     let _ = aws_lc_rs::rand::fill(&mut [0; 1]);

@@ -854,6 +854,8 @@ async fn an_accepted_name_that_moved_on_is_asked_about_again() {
     let next = || crate::support::next_boot(&case);
     gateway.attest(next(), Some("worker-7")).await.refused(503, "answer-pending");
     let id = question(&gateway);
+    let owner = format!("it belongs to tpm:{} now, from which an acceptance takes it", other.ek());
+    assert!(shown(&gateway, &id).contains(&owner), "{:?}", shown(&gateway, &id));
     gateway.command(&["waiting", "accept", &id]);
     gateway.attest(next(), Some("worker-7")).await.ticket();
     gateway.command(&["ek", "add", &other.ek(), "--name", "worker-7", "--replace"]);
@@ -864,4 +866,27 @@ async fn an_accepted_name_that_moved_on_is_asked_about_again() {
     gateway.command(&["waiting", "refuse", &id, "--reason", "no"]);
     gateway.attest(next(), Some("worker-7")).await.refused(403, "node-name-taken");
     audit(&mut gateway);
+}
+
+/// Acceptances at the same time lose none of each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn parallel_acceptances_are_all_written() {
+    let site = Site::start(UNKNOWN).await;
+    let mut nodes: Vec<Node> = (0..8).map(|_| Node::new()).collect();
+    for (number, node) in nodes.iter_mut().enumerate() {
+        site.gateway.command(&["ek", "add", &node.ek()]);
+        let log = updated(&format!("loader {number}"));
+        boots(&site.gateway, node, &log).await.refused(503, "answer-pending");
+    }
+    let questions = listed(&site.gateway);
+    assert_eq!(questions.len(), 8);
+    std::thread::scope(|scope| {
+        for question in &questions {
+            let gateway = &site.gateway;
+            scope.spawn(|| gateway.command(&["waiting", "accept", question["id"].as_str().unwrap()]));
+        }
+    });
+    let file = site.gateway.path(&format!("pools/{POOL}/reference-values/accepted.json"));
+    let written: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(written["generations"].as_array().unwrap().len(), 8, "{written:#}");
 }

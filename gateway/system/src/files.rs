@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 pub use reading::{SMALL_FILE_LIMIT_BYTES, no_other_than_file, open, read, read_text};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 
 /// Mode of files that all users may read.
@@ -160,6 +161,17 @@ pub fn restrict_to_owner(folder: &Path) -> io::Result<Option<u32>> {
 /// The file system's.
 pub fn make_private_folder(folder: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Lets one process after the other change the files of a folder: waits until no other holds the lock, and holds it until it is dropped.
+/// Whoever only reads needs none.
+///
+/// # Errors
+/// The file system's.
+pub fn lock_folder(folder: &Path) -> io::Result<File> {
+    let opened = File::open(folder)?;
+    flock(&opened, FlockOperation::LockExclusive)?;
+    Ok(opened)
 }
 
 /// Returns the path under which a file is written until it is complete.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use attest_log::Acceptable;
 use attest_store::{EntryKind, Store, StoreError, Transact};
 
 use super::questions::{Answered, Of, Question, QuestionSnapshot, WaitingMachine};
@@ -28,6 +29,8 @@ pub struct QuestionRow {
     /// Questions of the pool that have values in common with it, and how many more there are.
     pub related: Vec<RelatedQuestion>,
     pub more_beside: usize,
+    /// Machine that has the name that the question is about.
+    pub owner: Option<String>,
     /// Set if enough machines have, so that the administrator was asked.
     pub is_asked: bool,
     pub answered: Option<Answered>,
@@ -82,6 +85,10 @@ pub async fn questions(store: &dyn Store, of: Option<&str>, now: u64) -> Result<
             showing: showing(store, exactly).await?,
             related: beside,
             more_beside,
+            owner: match &question.about {
+                Acceptable::Name { name, .. } => store.get(EntryKind::Name, name).await?.map(|entry| entry.value),
+                _ => None,
+            },
             is_asked: kept.asked.contains_key(key),
             answered,
             question: question.clone(),

@@ -110,6 +110,7 @@ pub(super) fn write_files(
 /// Adds one generation with these values to a file of the pool; returns the file.
 fn add_generation(folder: &Path, all: &[&Accepted], options: AcceptanceOptions<'_>) -> anyhow::Result<String> {
     let file = in_folder(folder, options.set.unwrap_or(Path::new(SET)))?;
+    let _turn = turn(&file)?;
     let mut values: Vec<&NewValue> = all.iter().flat_map(|one| one.about.values()).collect();
     values.sort_by_cached_key(|value| value.key());
     values.dedup_by_key(|value| value.key());
@@ -135,8 +136,15 @@ fn add_generation(folder: &Path, all: &[&Accepted], options: AcceptanceOptions<'
     Ok(file.display().to_string())
 }
 
+/// Waits until no other acceptance changes a file of this folder.
+fn turn(file: &Path) -> anyhow::Result<fs::File> {
+    let folder = files::folder(file);
+    files::lock_folder(folder).with_context(|| folder.display().to_string())
+}
+
 /// Adds a line to an inventory, unless it is there.
 fn add_line(path: &Path, line: &str) -> anyhow::Result<()> {
+    let _turn = turn(path)?;
     let text = match path.try_exists() {
         Ok(false) => String::new(),
         _ => fs::read_to_string(path).with_context(|| path.display().to_string())?,

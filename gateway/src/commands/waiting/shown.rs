@@ -81,6 +81,7 @@ pub(in crate::commands) fn json(row: &QuestionRow, rules: Option<&WaitingRules>,
         "pool": row.pool,
         "about": row.question.about,
         "values": values,
+        "owner": row.owner,
         "asked_name": row.question.name,
         "network": row.question.network,
         "record": row.question.decision,
@@ -110,6 +111,9 @@ pub(in crate::commands) fn describe(row: &QuestionRow, file: Option<&PoolFile>, 
             called => format!(" ({called})"),
         };
         lines.push(format!("  {}: {}{called}", value.what, value.value));
+    }
+    if let Some(owner) = &row.owner {
+        lines.push(format!("  it belongs to {owner} now, from which an acceptance takes it"));
     }
     if let Some(name) = &row.question.name {
         lines.push(format!(

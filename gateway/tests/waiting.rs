@@ -1,6 +1,9 @@
 //! Machines that are refused for one thing: they wait until an administrator accepts or refuses it. No question is asked about other
 //! machines.
 
+mod acceptance;
+mod unknown;
+
 use std::fs;
 
 use attest::{HashAlg, SpkiSha256};
@@ -10,7 +13,7 @@ use serde_json::Value;
 use crate::log_builder::{EV_IPL, LogBuilder, SHA256};
 use crate::support::kubelet::embedded;
 use crate::support::node::Node;
-use crate::support::{Answer, Gateway, POOL, WAITING, auditor, bearer};
+use crate::support::{Answer, Gateway, POOL, auditor, bearer};
 
 /// Section of a pool whose machines wait; two of them must show a new value.
 pub const SECTION: &str = "\n[waiting]\nmachines = 2\nwindow_hours = 24\nwait_minutes = 30\n";
@@ -76,6 +79,18 @@ fn known_log() -> LogBuilder {
 /// Returns the known log with an additional boot loader.
 pub fn updated(loader: &str) -> LogBuilder {
     known_log().event(4, EV_IPL, loader.as_bytes())
+}
+
+/// Pool whose unknown machines wait.
+const UNKNOWN: &str = "\n[waiting]\nmachines = 1\nunknown = \"wait\"\n";
+
+/// Starts a gateway whose pool lets unknown machines wait. Its pool is changed by `edit` before.
+fn for_unknown(edit: impl FnOnce(&Gateway)) -> Gateway {
+    let mut gateway = Gateway::init();
+    set_waiting(&gateway, UNKNOWN);
+    edit(&gateway);
+    gateway.run();
+    gateway
 }
 
 /// Gateway that waits for new values, and machines that it knows.
@@ -454,18 +469,6 @@ async fn pools_without_waiting_section_refuse_at_once() {
     check(refusing, "[waiting]: grants.attested is \"refuse\"");
 }
 
-/// Pool whose unknown machines wait.
-const UNKNOWN: &str = "\n[waiting]\nmachines = 1\nunknown = \"wait\"\n";
-
-/// Starts a gateway whose pool lets unknown machines wait. Its pool is changed by `edit` before.
-fn for_unknown(edit: impl FnOnce(&Gateway)) -> Gateway {
-    let mut gateway = Gateway::init();
-    set_waiting(&gateway, UNKNOWN);
-    edit(&gateway);
-    gateway.run();
-    gateway
-}
-
 fn evidence(gateway: &Gateway) -> Vec<Value> {
     let records = gateway.records().into_iter();
     records.filter(|record| record["decision"] == "evidence").collect()
@@ -477,416 +480,4 @@ pub fn audit(gateway: &mut Gateway) {
     assert!(gateway.wait().success());
     let said = gateway.command(&["log", "audit"]);
     assert!(said.contains(" 0 different"), "{said}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_tpm_waits_and_is_accepted() {
-    let mut gateway = for_unknown(|_| {});
-    let mut node = Node::new();
-    let answer = boots(&gateway, &mut node, &known_log()).await;
-    answer.refused(503, "answer-pending");
-    let problem = answer.problem();
-    let id = question(&gateway);
-    assert!(problem.detail.unwrap().starts_with(&format!("nobody endorses EK {}", node.ek())));
-    assert!(problem.next_step.contains(&format!("attest-gateway waiting show {id}")));
-    // The record is the refusal that it is, and repeats.
-    let record = evidence(&gateway).pop().unwrap();
-    assert_eq!(
-        (&record["code"], &record["verdict"]),
-        (&"ek-not-endorsed".into(), &"refused".into())
-    );
-    assert_eq!(record["acceptable"]["ek"], node.ek());
-    assert!(record.get("claims").is_none(), "nobody has vouched for them: {record}");
-    boots(&gateway, &mut node, &known_log()).await.refused(503, "answer-pending");
-    assert_eq!(evidence(&gateway).len(), 1);
-    let acts = gateway.wait_for_acts(1, "waiting.ask");
-    assert!(acts[0]["admin"]["things"][0]["id"].as_str().unwrap().ends_with(&id), "{acts:?}");
-
-    let listed = &listed(&gateway)[0];
-    assert_eq!((&listed["values"][0]["value"], &listed["releases"]), (&node.ek().into(), &1.into()));
-    assert_eq!(listed["waiting"][0]["identity"], format!("tpm:{}", node.ek()));
-    let lines = shown(&gateway, &id);
-    let accept = format!("waiting accept {id} --name NODE`");
-    assert!(
-        lines
-            .iter()
-            .any(|line| line.starts_with("to accept: `attest-gateway ") && line.ends_with(&accept)),
-        "{lines:#?}"
-    );
-
-    gateway.command(&["waiting", "accept", &id[..8], "--name", "worker-7"]);
-    assert_eq!(boots(&gateway, &mut node, &known_log()).await.status, 200);
-    gateway.line(|line| line.contains("trusted, after waiting since ") && line.contains(&id));
-    assert_eq!(evidence(&gateway).pop().unwrap()["name"], "worker-7");
-    assert!(pending(&gateway).is_empty());
-    let acts = gateway.wait_for_acts(1, "waiting.accept");
-    assert!(acts[0]["admin"]["things"].to_string().contains(&node.ek()), "{acts:?}");
-    // Another unknown one is refused at once where the pool says so.
-    let before = gateway.how_often(|line| line.contains("serving a new state"));
-    set_waiting(&gateway, SECTION);
-    gateway.lines(before + 1, |line| line.contains("serving a new state"));
-    boots(&gateway, &mut Node::new(), &known_log())
-        .await
-        .refused(403, "ek-not-endorsed");
-    audit(&mut gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_48_unknown_machines_wait_only_with_acceptable_evidence() {
-    let mut gateway = for_unknown(|gateway| {
-        let pcrs = format!("\"0-6\" = \"not checked\"\n7 = [\"{}\"]", "cd".repeat(32));
-        gateway.edit_pool(POOL, "\"0-7\" = \"not checked\"", &pcrs);
-    });
-    // The pool would refuse it with an endorsement, too.
-    let mut node = Node::new();
-    boots(&gateway, &mut node, &known_log()).await.refused(403, "ek-not-endorsed");
-    assert!(pending(&gateway).is_empty());
-    // One that the administrator has removed, revoked, or allowed elsewhere only, is not unknown.
-    let before = gateway.how_often(|line| line.contains("serving a new state"));
-    gateway.edit_pool(
-        POOL,
-        &format!("\"0-6\" = \"not checked\"\n7 = [\"{}\"]", "cd".repeat(32)),
-        "\"0-7\" = \"not checked\"",
-    );
-    gateway.lines(before + 1, |line| line.contains("serving a new state"));
-    let mut removed = Node::new();
-    gateway.command(&["ek", "add", &removed.ek()]);
-    gateway.command(&["ek", "remove", &removed.ek()]);
-    boots(&gateway, &mut removed, &known_log()).await.refused(403, "ek-not-endorsed");
-    let mut revoked = Node::new();
-    gateway.command(&["node", "revoke", &revoked.ek(), "--anyway"]);
-    boots(&gateway, &mut revoked, &known_log()).await.refused(403, "node-revoked");
-    // The quote of another boot, and another machine's answer.
-    let answer = sends(&gateway, &mut node, &updated("loader 2"), &known_log()).await;
-    assert_eq!(answer.status, 403);
-    assert!(pending(&gateway).is_empty(), "{:?}", pending(&gateway));
-    // With evidence that would be accepted it waits.
-    boots(&gateway, &mut node, &known_log()).await.refused(503, "answer-pending");
-    assert_eq!(pending(&gateway).len(), 1);
-    audit(&mut gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn attack_48_strangers_cannot_fill_the_waiting_list() {
-    let mut gateway = for_unknown(|_| {});
-    let mut own = Node::new();
-    gateway.command(&["ek", "add", &own.ek()]);
-    let mut waiting = 0;
-    for _ in 0..40 {
-        let answer = boots(&gateway, &mut Node::new(), &known_log()).await;
-        if answer.code() == "answer-pending" {
-            waiting += 1;
-        } else {
-            answer.refused(403, "ek-not-endorsed");
-        }
-    }
-    assert_eq!(waiting, 16);
-    assert_eq!(pending(&gateway).len(), 16);
-    assert_eq!(gateway.wait_for_acts(16, "waiting.ask").len(), 16);
-    assert_eq!(boots(&gateway, &mut own, &known_log()).await.status, 200);
-    audit(&mut gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unknown_tpm_with_new_values_waits_twice() {
-    let mut gateway = Gateway::init();
-    let mut known = Node::new();
-    gateway.command(&["ek", "add", &known.ek()]);
-    gateway.run();
-    strict(&mut gateway, &mut known, &known_log(), UNKNOWN).await;
-    let mut node = Node::new();
-    boots(&gateway, &mut node, &updated("loader 2"))
-        .await
-        .refused(503, "answer-pending");
-    let first = listed(&gateway).remove(0);
-    assert_eq!((&first["then_values"], &first["releases"]), (&1.into(), &0.into()));
-    let id = first["id"].as_str().unwrap().to_owned();
-    assert!(
-        shown(&gateway, &id).contains(&"if accepted, these machines wait next for 1 booted values:".to_owned()),
-        "{:?}",
-        shown(&gateway, &id)
-    );
-    gateway.command(&["waiting", "accept", &id]);
-    boots(&gateway, &mut node, &updated("loader 2"))
-        .await
-        .refused(503, "answer-pending");
-    let second = question(&gateway);
-    assert_ne!(second, id);
-    let before = gateway.how_often(|line| line.contains("serving a new state"));
-    gateway.command(&["waiting", "accept", &second]);
-    gateway.lines(before + 1, |line| line.contains("serving a new state"));
-    assert!(gateway.path(&format!("pools/{POOL}/reference-values/accepted.json")).exists());
-    assert_eq!(boots(&gateway, &mut node, &updated("loader 2")).await.status, 200);
-    audit(&mut gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_outside_the_inventory_waits_and_is_accepted() {
-    let mut gateway = for_unknown(|gateway| {
-        fs::write(gateway.path(&format!("pools/{POOL}/machines.txt")), "# ours").unwrap();
-        gateway.edit_pool(POOL, "\n[kubelet]\n", "\n[inventory]\ninstances = \"machines.txt\"\n\n[kubelet]\n");
-    });
-    let mut node = Node::new();
-    gateway.command(&["ek", "add", &node.ek()]);
-    boots(&gateway, &mut node, &known_log()).await.refused(503, "answer-pending");
-    let record = evidence(&gateway).pop().unwrap();
-    assert_eq!(
-        (&record["code"], &record["acceptable"]["machine"]["identity"]),
-        (&"instance-not-in-inventory".into(), &format!("tpm:{}", node.ek()).into())
-    );
-    let before = gateway.how_often(|line| line.contains("serving a new state"));
-    gateway.command(&["waiting", "accept", &question(&gateway)]);
-    gateway.lines(before + 1, |line| line.contains("serving a new state"));
-    let text = fs::read_to_string(gateway.path(&format!("pools/{POOL}/machines.txt"))).unwrap();
-    assert!(text.starts_with(&format!("# ours\ntpm:{} # accepted ", node.ek())), "{text}");
-    assert_eq!(boots(&gateway, &mut node, &known_log()).await.status, 200);
-    audit(&mut gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_taken_name_waits_and_is_moved() {
-    let mut gateway = for_unknown(|_| {});
-    let case = crate::support::tpm();
-    let mut old = Node::new();
-    gateway.command(&["ek", "add", &old.ek(), "--name", "worker-7"]);
-    assert_eq!(boots(&gateway, &mut old, &known_log()).await.status, 200);
-    gateway.endorse(&case, &[]);
-    let again = crate::support::next_boot(&case);
-    gateway.attest(case, Some("worker-7")).await.refused(503, "answer-pending");
-    let record = evidence(&gateway).pop().unwrap();
-    assert_eq!(
-        (&record["code"], &record["acceptable"]["name"]["name"]),
-        (&"node-name-taken".into(), &"worker-7".into())
-    );
-    gateway.command(&["waiting", "accept", &question(&gateway)]);
-    gateway.attest(again, Some("worker-7")).await.ticket();
-    audit(&mut gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_history_that_went_backwards_waits_and_is_accepted() {
-    let mut gateway = for_unknown(|gateway| {
-        gateway.edit_pool(POOL, "\n[kubelet]\n", "\n[history]\ncounters_back = \"refuse\"\n\n[kubelet]\n");
-    });
-    let case = crate::support::tpm();
-    gateway.endorse(&case, &[]);
-    let after = |resets: u32| crate::support::next_boot(&case).but(|next| next.quoted.clock.reset_count = resets);
-    gateway.attest(after(1008), None).await.ticket();
-    gateway.attest(after(1005), None).await.refused(503, "answer-pending");
-    let asked = listed(&gateway).remove(0);
-    assert!(
-        asked["values"][0]["value"].as_str().unwrap().starts_with("resets 1008 to 1005, "),
-        "{asked}"
-    );
-    // In the same boot it is the same question.
-    gateway.attest(after(1005), None).await.refused(503, "answer-pending");
-    assert_eq!(pending(&gateway).len(), 1);
-    gateway.command(&["waiting", "accept", asked["id"].as_str().unwrap()]);
-    gateway.attest(after(1005), None).await.ticket();
-    gateway.attest(after(1004), None).await.refused(503, "answer-pending");
-    audit(&mut gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_refused_is_accepted_by_its_record() {
-    let mut site = Site::start("").await;
-    let said = |site: &Site, arguments: &[&str]| site.command_output(arguments, true);
-    // New values: the pool lets nobody wait.
-    let answer = site.boots(1, &updated("loader 2")).await;
-    answer.refused(403, "boot-not-accepted");
-    let problem = answer.problem();
-    let id = problem.decision.unwrap();
-    let command = format!("attest-gateway waiting accept --record {id}");
-    assert!(
-        problem.next_step.ends_with(&format!("To accept it: `{command}`.")),
-        "{}",
-        problem.next_step
-    );
-    site.gateway.line(|line| line.contains("NOT TRUSTED") && line.contains(&command));
-    let shown = said(&site, &["log", "show", "--record", &id]);
-    assert!(shown.contains(&format!("to accept it: `{command}`")), "{shown}");
-    assert!(said(&site, &["log", "show", "--verdict", "refused"]).contains(&command));
-    let accept = ["waiting", "accept", "--record", &id];
-    let dry = said(&site, &accept);
-    assert!(
-        dry.contains("PCR 4, boot loader or kernel: sha256 ") && dry.contains("nothing was accepted"),
-        "{dry}"
-    );
-    site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");
-    let before = site.gateway.how_often(|line| line.contains("serving a new state"));
-    said(&site, &[&accept[..], &["--yes"]].concat());
-    site.gateway.lines(before + 1, |line| line.contains("serving a new state"));
-    assert_eq!(site.boots(1, &updated("loader 2")).await.status, 200);
-    // An unknown TPM, which is refused before it has shown evidence.
-    let mut stranger = Node::new();
-    let answer = boots(&site.gateway, &mut stranger, &known_log()).await;
-    answer.refused(403, "ek-not-endorsed");
-    let id = answer.problem().decision.unwrap();
-    said(&site, &["waiting", "accept", "--record", &id[..10], "--yes", "--name", "worker-9"]);
-    assert_eq!(boots(&site.gateway, &mut stranger, &known_log()).await.status, 200);
-    // What is no refusal, or not to be accepted.
-    let trusted = site.evidence().pop().unwrap()["id"].as_str().unwrap().to_owned();
-    for (id, why) in [
-        (trusted.as_str(), "it is no refusal"),
-        ("0123456789", "no decision has the id"),
-        ("01", "is not a decision id"),
-    ] {
-        let refused = site.command_output(&["waiting", "accept", "--record", id, "--yes"], false);
-        assert!(refused.contains(why), "{refused}");
-    }
-    audit(&mut site.gateway);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn init_lets_endorsed_machines_wait_and_refuses_unknown_ones() {
-    let mut gateway = Gateway::init();
-    let sample = attest_pool::SAMPLE.replace("\nonly_while_booting = true\n", "\n");
-    assert!(WAITING.iter().all(|line| sample.contains(&format!("\n{line}\n"))));
-    fs::write(gateway.path(&format!("pools/{POOL}/pool.toml")), sample).unwrap();
-    gateway.run();
-    boots(&gateway, &mut Node::new(), &known_log())
-        .await
-        .refused(403, "ek-not-endorsed");
-    let words = gateway.command(&["policy", "explain", POOL]);
-    assert!(
-        words.contains("The gateway asks the administrator once 1 machines have booted them") && !words.contains("nobody has enrolled"),
-        "{words}"
-    );
-}
-
-/// What the store refuses reaches no file of the pool.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refused_acceptance_changes_nothing() {
-    let mut gateway = Gateway::init();
-    let mut known = Node::new();
-    gateway.command(&["ek", "add", &known.ek(), "--name", "worker-3"]);
-    gateway.run();
-    strict(&mut gateway, &mut known, &known_log(), UNKNOWN).await;
-    boots(&gateway, &mut known, &updated("loader 2"))
-        .await
-        .refused(503, "answer-pending");
-    boots(&gateway, &mut Node::new(), &known_log()).await.refused(503, "answer-pending");
-    let ids: Vec<String> = listed(&gateway)
-        .iter()
-        .map(|question| question["id"].as_str().unwrap().to_owned())
-        .collect();
-    let accepts = |options: &[&str]| gateway.try_command(&[&["waiting", "accept", &ids[0], &ids[1]], options].concat());
-    // One name for two things, and one that another machine has.
-    assert!(!accepts(&["--name", "worker-3"]).status.success());
-    let unknown = listed(&gateway)
-        .into_iter()
-        .find(|question| question["about"]["ek"].is_string())
-        .unwrap();
-    let output = gateway.try_command(&["waiting", "accept", unknown["id"].as_str().unwrap(), "--name", "worker-3"]);
-    assert!(String::from_utf8(output.stderr).unwrap().contains("the name worker-3 belongs to"));
-    assert_eq!(listed(&gateway).len(), 2);
-    assert!(!gateway.path(&format!("pools/{POOL}/reference-values/accepted.json")).exists());
-    assert!(accepts(&[]).status.success());
-    assert!(
-        listed(&gateway)
-            .iter()
-            .all(|question| question["answer"]["said"]["accepted"].is_object())
-    );
-    audit(&mut gateway);
-}
-
-/// What an administrator has removed or refused is not accepted by a record without a word.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_record_lifts_no_removal_and_no_refusal() {
-    let mut gateway = for_unknown(|_| {});
-    let mut removed = Node::new();
-    gateway.command(&["ek", "add", &removed.ek()]);
-    gateway.command(&["ek", "remove", &removed.ek()]);
-    let answer = boots(&gateway, &mut removed, &known_log()).await;
-    answer.refused(403, "ek-not-endorsed");
-    assert!(!answer.problem().next_step.contains("waiting accept"));
-    let mut stolen = Node::new();
-    boots(&gateway, &mut stolen, &known_log()).await.refused(503, "answer-pending");
-    let id = question(&gateway);
-    gateway.command(&["waiting", "refuse", &id, "--reason", "stolen"]);
-    let answer = boots(&gateway, &mut stolen, &known_log()).await;
-    answer.refused(403, "ek-not-endorsed");
-    let record = answer.problem().decision.unwrap();
-    let output = gateway.try_command(&["waiting", "accept", "--record", &record, "--yes"]);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && said.contains("stolen") && said.contains(&id), "{said}");
-    boots(&gateway, &mut stolen, &known_log()).await.refused(403, "ek-not-endorsed");
-    // By its id it can be accepted all the same.
-    gateway.command(&["waiting", "accept", &id]);
-    assert_eq!(boots(&gateway, &mut stolen, &known_log()).await.status, 200);
-    // It is removed after it waited: that holds, too.
-    gateway.command(&["ek", "remove", &stolen.ek()]);
-    let output = gateway.try_command(&["waiting", "accept", &id]);
-    assert!(!output.status.success());
-    boots(&gateway, &mut stolen, &known_log()).await.refused(403, "ek-not-endorsed");
-    audit(&mut gateway);
-}
-
-/// An entry that cannot be read keeps no trusted machine out.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unreadable_entry_keeps_no_trusted_machine_waiting() {
-    let mut gateway = for_unknown(|_| {});
-    let mut node = Node::new();
-    boots(&gateway, &mut node, &known_log()).await.refused(503, "answer-pending");
-    gateway.command(&["ek", "add", &node.ek()]);
-    gateway.terminate();
-    assert!(gateway.wait().success());
-    {
-        let store = embedded(&gateway);
-        let entries = store.list(EntryKind::Waiting).await.unwrap();
-        let entry = entries.into_iter().find(|entry| entry.id.starts_with("machine:")).unwrap();
-        let value = entry.value.replacen('{', "{\"later\":1,", 1);
-        store.put(EntryKind::Waiting, StoreEntry { id: entry.id, value }).await.unwrap();
-    }
-    gateway.run();
-    assert_eq!(boots(&gateway, &mut node, &known_log()).await.status, 200);
-    gateway.line(|line| line.contains("cannot update the waiting list"));
-}
-
-/// A name that was accepted for a machine, and then given to another one, is asked about again.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_accepted_name_that_moved_on_is_asked_about_again() {
-    let mut gateway = for_unknown(|_| {});
-    let case = crate::support::tpm();
-    let other = Node::new();
-    gateway.command(&["ek", "add", &other.ek(), "--name", "worker-7"]);
-    gateway.endorse(&case, &[]);
-    let next = || crate::support::next_boot(&case);
-    gateway.attest(next(), Some("worker-7")).await.refused(503, "answer-pending");
-    let id = question(&gateway);
-    let owner = format!("it belongs to tpm:{} now, from which an acceptance takes it", other.ek());
-    assert!(shown(&gateway, &id).contains(&owner), "{:?}", shown(&gateway, &id));
-    gateway.command(&["waiting", "accept", &id]);
-    gateway.attest(next(), Some("worker-7")).await.ticket();
-    gateway.command(&["ek", "add", &other.ek(), "--name", "worker-7", "--replace"]);
-    gateway.attest(next(), Some("worker-7")).await.refused(503, "answer-pending");
-    let asked = listed(&gateway).remove(0);
-    assert_eq!((&asked["id"], &asked["answer"]), (&id.as_str().into(), &Value::Null));
-    assert_eq!(gateway.wait_for_acts(2, "waiting.ask").len(), 2);
-    gateway.command(&["waiting", "refuse", &id, "--reason", "no"]);
-    gateway.attest(next(), Some("worker-7")).await.refused(403, "node-name-taken");
-    audit(&mut gateway);
-}
-
-/// Acceptances at the same time lose none of each other.
-#[tokio::test(flavor = "multi_thread")]
-async fn parallel_acceptances_are_all_written() {
-    let site = Site::start(UNKNOWN).await;
-    let mut nodes: Vec<Node> = (0..8).map(|_| Node::new()).collect();
-    for (number, node) in nodes.iter_mut().enumerate() {
-        site.gateway.command(&["ek", "add", &node.ek()]);
-        let log = updated(&format!("loader {number}"));
-        boots(&site.gateway, node, &log).await.refused(503, "answer-pending");
-    }
-    let questions = listed(&site.gateway);
-    assert_eq!(questions.len(), 8);
-    std::thread::scope(|scope| {
-        for question in &questions {
-            let gateway = &site.gateway;
-            scope.spawn(|| gateway.command(&["waiting", "accept", question["id"].as_str().unwrap()]));
-        }
-    });
-    let file = site.gateway.path(&format!("pools/{POOL}/reference-values/accepted.json"));
-    let written: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
-    assert_eq!(written["generations"].as_array().unwrap().len(), 8, "{written:#}");
 }

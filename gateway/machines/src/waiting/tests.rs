@@ -1,5 +1,8 @@
 //! Tests of waiting machines, with the embedded store.
 
+mod acceptance;
+mod unknown;
+
 use std::sync::Arc;
 
 use attest::HashAlg;
@@ -10,7 +13,7 @@ use attest_pool::{UnknownMachines, WaitingRules};
 use attest_store::{Embedded, EntryKind, Store};
 use tempfile::TempDir;
 
-use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT, UNKNOWN_LIMIT, UNKNOWN_OF_A_NETWORK_LIMIT};
+use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT};
 use super::questions::{QuestionSnapshot, question_id};
 use super::*;
 
@@ -417,26 +420,6 @@ async fn refusal_covers_supersets_but_not_subsets() {
 }
 
 #[tokio::test]
-async fn acceptance_answers_the_question_and_ends_the_wait() {
-    let room = Room::new();
-    wait(room.shows("tpm:a", &[1, 2], 0).await);
-    wait(room.shows("tpm:b", &[2, 3], 0).await);
-    let ids = [id(&[1, 2]), id(&[2, 3])];
-    let answered = accepted_answer();
-    let accepts = |about: Acceptable| acceptance(about, None);
-    let [one, two] = [&[1, 2], &[2, 3]].map(|values| accepts(Acceptable::Values(all(values))));
-    let wrong = accepts(Acceptable::Ek("0123".to_owned()));
-    assert!(accept(&*room.store, vec![one.clone(), wrong]).await.is_err());
-    assert!(room.rows(0).await.iter().all(|row| row.answered.is_none()), "all or none");
-    accept(&*room.store, vec![one, two]).await.unwrap();
-    assert!(room.rows(0).await.iter().all(|row| row.answered.as_ref() == Some(&answered)));
-    // One that has not seen the file yet has its machine wait on.
-    wait(room.shows("tpm:a", &[1, 2], 10).await);
-    assert_eq!(room.awaited.ended(POOL, "tpm:a").await.unwrap(), Some((ids[0].clone(), START)));
-    assert_eq!(room.awaited.ended(POOL, "tpm:a").await.unwrap(), None);
-}
-
-#[tokio::test]
 async fn waiting_machines_survive_restart_and_are_shared() {
     let room = Room::new();
     let other = WaitingList::new(room.store.clone(), room.store.clone());
@@ -469,23 +452,6 @@ fn question_id_depends_on_values_not_names() {
     assert!(others.iter().all(|other| *other != id(&[1]) && other.len() == 32));
 }
 
-fn accepted_answer() -> Answered {
-    Answered {
-        said: QuestionAnswer::Accepted { to: "f".to_owned() },
-        at: START,
-        by: "alice".to_owned(),
-    }
-}
-
-fn acceptance(about: Acceptable, name: Option<&str>) -> Acceptance {
-    Acceptance {
-        pool: POOL.to_owned(),
-        about,
-        name: name.map(str::to_owned),
-        answered: accepted_answer(),
-    }
-}
-
 /// Returns an EK of its own for each number.
 fn ek(number: usize) -> Acceptable {
     Acceptable::Ek(format!("{number:064x}"))
@@ -501,112 +467,4 @@ impl Room {
         };
         self.awaited.ask(request).await.unwrap()
     }
-}
-
-/// A thousand TPMs of one network take its places and no more; another network has its own, and enrolled machines lose nothing.
-#[tokio::test]
-async fn attack_48_unknown_machines_are_bounded_for_each_network_and_in_all() {
-    let room = Arc::new(Room::new());
-    let mut asking = tokio::task::JoinSet::new();
-    for number in 0..1000 {
-        let room = Arc::clone(&room);
-        asking.spawn(async move { room.unknown(number, "198.51.100.1", 0).await });
-    }
-    let all = asking.join_all().await;
-    let begun = all.iter().filter(|step| matches!(step, MachineStep::Begins(_))).count();
-    assert_eq!(begun, UNKNOWN_OF_A_NETWORK_LIMIT);
-    let turned = all
-        .into_iter()
-        .filter(|step| matches!(step, MachineStep::NotWaiting(NotAwaited::UnknownOfANetwork)));
-    assert_eq!(turned.count(), 1000 - UNKNOWN_OF_A_NETWORK_LIMIT);
-    // An honest machine of another network is asked about at once.
-    let honest = wait(room.unknown(5000, "192.0.2.1", 0).await);
-    assert!(honest.is_put && honest.machines == 1);
-    for network in 0..100 {
-        for number in 0..2 {
-            room.unknown(10_000 + network * 2 + number, &format!("203.0.113.{network}"), 1)
-                .await;
-        }
-    }
-    assert_eq!(refused(room.unknown(20_000, "192.0.2.2", 2).await), NotAwaited::Unknown);
-    let rows = room.rows(2).await;
-    assert_eq!(rows.len(), UNKNOWN_LIMIT);
-    // Whoever waits goes on waiting, and an enrolled machine waits beside them.
-    assert!(matches!(room.unknown(5000, "192.0.2.1", 3).await, MachineStep::Waits(_)));
-    wait(room.shows("tpm:enrolled", &[1], 3).await);
-    // A machine of which nothing is heard any more frees its place.
-    wait(room.unknown(20_001, "192.0.2.3", 3700 + 600).await);
-}
-
-#[tokio::test]
-async fn accepting_an_ek_endorses_it_for_the_pool_and_names_its_machine() {
-    let room = Room::new();
-    let digest = format!("{:064x}", 7);
-    wait(room.unknown(7, "192.0.2.1", 0).await);
-    accept(&*room.store, vec![acceptance(ek(7), Some("worker-7"))]).await.unwrap();
-    let allowed = crate::enrolment::allowlist(&*room.store).await.unwrap();
-    assert_eq!((allowed.len(), allowed[0].0.clone()), (1, format!("tpm:{digest}")));
-    let record = &allowed[0].1;
-    assert!(record.may_join(POOL) && !record.may_join("other") && record.name.as_deref() == Some("worker-7"));
-    assert_eq!(
-        crate::enrolment::names(&*room.store).await.unwrap(),
-        [("worker-7".to_owned(), format!("tpm:{digest}"))]
-    );
-    assert!(room.rows(1).await[0].answered.is_some());
-    // Another pool is added. A name that another machine has is not taken.
-    let elsewhere = Acceptance {
-        pool: "other".to_owned(),
-        ..acceptance(ek(7), None)
-    };
-    accept(&*room.store, vec![elsewhere]).await.unwrap();
-    let record = crate::enrolment::allowlist(&*room.store).await.unwrap().remove(0).1;
-    assert!(record.may_join(POOL) && record.may_join("other") && record.name.as_deref() == Some("worker-7"));
-    let taken = accept(&*room.store, vec![acceptance(ek(8), Some("worker-7"))]).await;
-    assert!(matches!(taken, Err(AnswerError::Enrolment(_))), "{taken:?}");
-    assert_eq!(
-        crate::enrolment::allowlist(&*room.store).await.unwrap().len(),
-        1,
-        "nothing was written"
-    );
-}
-
-#[tokio::test]
-async fn accepting_a_name_moves_it() {
-    let room = Room::new();
-    for (number, name) in [(1, "worker-1"), (2, "worker-2")] {
-        accept(&*room.store, vec![acceptance(ek(number), Some(name))]).await.unwrap();
-    }
-    let second = format!("tpm:{:064x}", 2);
-    let about = Acceptable::Name {
-        name: "worker-1".to_owned(),
-        identity: second.clone(),
-    };
-    accept(&*room.store, vec![acceptance(about, None)]).await.unwrap();
-    assert_eq!(
-        crate::enrolment::names(&*room.store).await.unwrap(),
-        [("worker-1".to_owned(), second)]
-    );
-    let listed = crate::enrolment::allowlist(&*room.store).await.unwrap();
-    assert_eq!(
-        listed[1].1.name.as_deref(),
-        Some("worker-1"),
-        "the allowlist gives it this name, too"
-    );
-}
-
-#[tokio::test]
-async fn a_refused_unknown_machine_stays_refused_and_takes_no_place() {
-    let room = Room::new();
-    let question = wait(room.unknown(1, "192.0.2.1", 0).await).question;
-    refuse(&*room.store, POOL, &question, "not ours", "alice", START).await.unwrap();
-    for at in [1, 100_000] {
-        assert!(matches!(
-            room.unknown(1, "192.0.2.1", at).await,
-            MachineStep::NotWaiting(NotAwaited::Refused { .. })
-        ));
-    }
-    for number in 2..2 + UNKNOWN_OF_A_NETWORK_LIMIT {
-        wait(room.unknown(number, "192.0.2.1", 100_000).await);
-    }
-    withdraw_refusal(&*room.store, POOL, &question).await.unwrap();
 }

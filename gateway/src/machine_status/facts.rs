@@ -23,6 +23,8 @@ pub struct MachineFacts {
     name: Option<String>,
     attestation: Option<(u64, LastAttestation)>,
     refusal: Option<(u64, LastRefusal)>,
+    /// Whether the refusal is later in the log than the attestation. Both can be of one second.
+    refused_last: bool,
     config: Option<(u64, LastConfig)>,
     report: Option<LastReport>,
 }
@@ -59,10 +61,13 @@ impl MachineUpdates {
                 let facts = self.0.entry(name).or_insert_with(facts);
                 facts.name.clone_from(&record.name);
                 facts.attestation = Some((at, DecisionFacts(record).attestation()));
+                facts.refused_last = false;
             }
             // Who proves nothing names whom it likes.
             (Decision::Evidence, Verdict::Refused) if record.claims.is_some() => {
-                self.0.entry(name).or_insert_with(facts).refusal = Some((at, DecisionFacts(record).refusal()))
+                let facts = self.0.entry(name).or_insert_with(facts);
+                facts.refusal = Some((at, DecisionFacts(record).refusal()));
+                facts.refused_last = true;
             }
             (Decision::Config, Verdict::Served) if record.shown == ShownEvidence::Ticket => {
                 self.0.entry(name).or_insert_with(facts).config = Some((at, DecisionFacts(record).config()))
@@ -176,6 +181,7 @@ impl MachineFacts {
         ];
         let Some(at) = times.into_iter().flatten().max() else { return };
         let refused = match (&status.attestation, &status.refusal) {
+            (Some(held), Some(refused)) if refused.at == held.at => self.refused_last,
             (Some(held), Some(refused)) => refused.at > held.at,
             (held, _) => held.is_none(),
         };

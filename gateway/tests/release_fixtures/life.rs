@@ -212,6 +212,7 @@ async fn shown(api: &KubernetesApi, one: &Node, two: &Node) {
         one["state"] == "Trusted"
             && one["report"].is_object()
             && two["state"] == "Banned"
+            && two["code"].is_string()
             && all(&one)
             && all(&two)
             && api.all("attestednodes").len() == 3

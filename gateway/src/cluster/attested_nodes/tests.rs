@@ -154,6 +154,14 @@ fn status_shows_a_machines_last_proven_decision() {
         status_of(&[refused.clone(), again]).unwrap().state,
         Some(AttestedNodeState::Trusted)
     );
+    // Within one second, the log's order counts.
+    let at_once = line("evidence", "trusted", 12, &json!({}));
+    for (lines, state) in [
+        ([at_once.clone(), refused.clone()], AttestedNodeState::Refused),
+        ([refused.clone(), at_once], AttestedNodeState::Trusted),
+    ] {
+        assert_eq!(status_of(&lines).unwrap().state, Some(state));
+    }
     // Who proves nothing, whoever it says it is; and what is no machine's.
     for (decision, verdict, more) in [
         ("evidence", "refused", json!({"claims": null})),

@@ -132,7 +132,7 @@ enum Command {
     Boot(BootCommand),
     /// Report the failure of this first boot to the gateway
     #[command(
-        after_help = "Example: as a unit does before the emergency shell\n  attest-node report\n\nSends the failed unit, its error and the last 64 KiB of the journal to the gateway of the pointer config, over TLS that trusts the pointer's\nCAs only. Credentials, and contents of the Ignition config, are removed first. A report of a node that attested proves its attestation.\n\nOne line on stderr has the id of the report, or the reason why there is none.\n\nExit codes: 0 reported, or nothing to report; 1 not reported; 2 wrong usage."
+        after_help = "Example: as a unit does before the emergency shell\n  attest-node report\n\nSends the failed unit, its error and the last 64 KiB of the journal to the gateway of the pointer config, over TLS that trusts the pointer's\nCAs only. Credentials, and contents of the Ignition config, are removed first. A report of a node that attested proves its attestation.\n\nIt prints one line on stderr: the report's id, or why there is none.\n\nExit codes: 0 reported, or nothing to report; 1 not reported; 2 wrong usage."
     )]
     Report(ReportArguments),
     #[command(hide = true)]

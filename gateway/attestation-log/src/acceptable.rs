@@ -40,7 +40,7 @@ pub enum Acceptable {
 pub struct AcceptableRow {
     /// Category of the value.
     pub what: String,
-    /// The value itself.
+    /// The value as an administrator compares it: a digest, a name, or a line.
     pub value: String,
     /// Name that the value has, and who gives it; empty if unknown.
     pub called: String,

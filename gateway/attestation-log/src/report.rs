@@ -16,7 +16,7 @@ pub struct NodeReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attestation: Option<String>,
     pub stage: ReportStage,
-    /// The failed unit.
+    /// Unit of systemd that failed.
     pub unit: String,
     /// Cause of the failure, in the node's words.
     pub error: String,

@@ -161,7 +161,7 @@ impl<T: Instrument, const N: usize> Series<T, N> {
         self.family.remove(&self.labels(values));
     }
 
-    /// Removes all series.
+    /// Removes the series of all values.
     pub fn clear(&self) {
         self.family.clear();
     }

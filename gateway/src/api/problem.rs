@@ -33,7 +33,7 @@ pub struct Refusal {
     outdated: bool,
     /// `Retry-After` in seconds, if that is known.
     again_seconds: Option<u16>,
-    /// What an administrator would have to accept, if the refusal says that by itself.
+    /// Obstacle that an administrator may accept, if the refusal names it.
     acceptable: Option<Box<Acceptable>>,
 }
 

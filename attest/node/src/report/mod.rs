@@ -1,6 +1,6 @@
 //! `attest-node report`: sends the failure of this first boot to the gateways of the pointer config, which are the only ones that learn of it.
 //!
-//! What this boot's attestation has left proves whose report it is ([`attestations`]). Secrets are removed from the journal first
+//! A file of this boot's attestation proves whose report it is ([`attestations`]). Secrets are removed from the journal first
 //! ([`redaction`]). All of it has a time limit, because somebody may wait for the emergency shell.
 
 pub mod attestations;
@@ -59,9 +59,9 @@ pub struct ReportOptions {
 /// Failure that is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum ReportedFailure {
-    /// The attestation; the boot goes on.
+    /// The attestation has failed; the boot goes on.
     Attestation,
-    /// The boot.
+    /// The boot has ended in the emergency shell.
     Boot,
 }
 

@@ -59,9 +59,9 @@ verbs! {
     NodeRestore = "node.restore";
     /// The gateway has asked about machines that wait.
     WaitingAsk = "waiting.ask";
-    /// What machines wait for was accepted.
+    /// An administrator accepted what machines wait for.
     WaitingAccept = "waiting.accept";
-    /// It was refused, or a refusal was taken back.
+    /// An administrator refused it, or took a refusal back.
     WaitingRefuse = "waiting.refuse";
     /// A kubelet's client certificate was approved, because its machine has attested.
     CsrApprove = "csr.approve";

@@ -1,7 +1,7 @@
 //! Machines that wait for an administrator's answer. Each was refused for one thing that an administrator may accept
 //! ([`Acceptable`](attest_log::Acceptable)): while it waits, it is told to come again.
 //!
-//! That thing is one **question**. For a boot it is all values that the pool does not accept; machines with the same values share the
+//! The thing is one **question**. For a boot it is all values that the pool does not accept; machines with the same values share the
 //! question. A digest of pool and values names it, so two gateways write the same question without coordination. For each machine the store
 //! has one entry: its question, and since when it waits. A machine that shows other values each time still has only that one entry.
 //!

@@ -72,10 +72,10 @@ pub(super) struct EvidenceRefusal {
     pub(super) obstacle: Obstacle,
 }
 
-/// What a refused machine is refused for, as far as its refusal does not say it.
+/// Cause of a refusal that the refusal itself does not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// Something else.
+    /// None of these. The refusal names what an administrator may accept, if anything.
     Other,
     /// The pool's policy. The history of its TPMs is no obstacle.
     Policy,

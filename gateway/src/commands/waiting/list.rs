@@ -10,7 +10,7 @@ use crate::commands::{OutputOption, now, output, pool_folder, table, visible};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: read the list, then answer each question\n  attest-gateway waiting list\n  attest-gateway waiting show 0f3c5d92a7b1\n  attest-gateway waiting accept 0f3c5d92a7b1\n  attest-gateway waiting refuse 0f3c5d92a7b1 --reason 'not rolled out by us'\n\nThe list has one row for each value that machines wait for; rows with the same ID belong to one question. MACHINES counts the machines\nthat have shown all of its values, of the number that the pool wants before it asks. RELEASES counts the machines that need nothing\nelse. Names come from the nodes and are not verified, except names that stand in quotation marks alone."
+    after_help = "Example: read the list, then answer each question\n  attest-gateway waiting list\n  attest-gateway waiting show 0f3c5d92a7b1\n  attest-gateway waiting accept 0f3c5d92a7b1\n  attest-gateway waiting refuse 0f3c5d92a7b1 --reason 'not rolled out by us'\n\nThe list has one row for each value that machines wait for; rows with the same ID belong to one question. MACHINES counts the machines\nthat have shown all of its values, of the number that the pool wants before it asks. RELEASES counts the machines that need nothing\nelse. A name in CALLED after \"the node names it\" is not verified."
 )]
 pub(crate) struct Arguments {
     /// List the questions of one pool.

@@ -165,6 +165,24 @@ fn a_page_of_ten_thousand_machines_is_bounded() {
 
 /// Root's page in root's folder, although the state is the gateway's user's; an unwritable place is an error.
 #[test]
+fn attack_48_strangers_push_no_proven_decision_off_the_page() {
+    let gateway = Gateway::start();
+    let trusted = line(1, 90, |record| record["claims"] = json!({}));
+    let stranger = |number| {
+        line(number, 60, |record| {
+            record["verdict"] = "refused".into();
+            record["code"] = "ek-not-endorsed".into();
+        })
+    };
+    let lines: Vec<String> = std::iter::once(trusted).chain((2..1_000).map(stranger)).collect();
+    let text = page(&gateway, &log(&gateway, &lines));
+    assert_eq!(text.matches("<td data-column=\"DECISION\">").count(), 51);
+    // The newest decision is first.
+    let of = |number: u64| text.find(&format!("{number:064x}"));
+    assert!(of(999) < of(950) && of(950) < of(1) && of(949).is_none() && of(1).is_some());
+}
+
+#[test]
 fn refuses_a_place_that_cannot_be_written() {
     let gateway = Gateway::start();
     let output = gateway.try_command(&["report", "--html", "/nonexistent/report.html"]);

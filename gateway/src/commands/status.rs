@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use anyhow::bail;
 use attest::UnixTime;
 use attest_command_line::output::ReaderState;
 use attest_command_line::records::{Filter, LogSource, RecordFields};
@@ -212,7 +213,9 @@ fn today(settings: &Settings, logs: &[PathBuf], now: u64) -> anyhow::Result<Deci
         }
         Ok(ReaderState::There)
     })?;
-    unread.report();
+    if unread.report() && !logs.is_empty() {
+        bail!("not all of the logs could be read: name readable ones with --log");
+    }
     Ok(today)
 }
 
@@ -256,8 +259,11 @@ fn signed(log: &Path, checkpoints: &[LastCheckpoint]) -> SignedLog {
 fn text(status: &Status, now: u64) -> String {
     let mut text = String::new();
     let mut line = |what: &str, said: &str| {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{what:<13} {}", visible(said));
+        for (index, part) in said.split('\n').enumerate() {
+            let what = if index == 0 { what } else { "" };
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{what:<13} {}", visible(part));
+        }
     };
     match status.stops.as_slice() {
         [] => line("boots", "nothing stops a boot"),

@@ -229,6 +229,8 @@ fn conflicts_with_the_store_are_refused() {
     gateway.command(&["node", "revoke", &new]);
     let (done, report) = import(&gateway, &format!("ek\n{new}\n"), &[]);
     assert!(done && report.contains("1 of the machines are revoked"), "{report}");
+    let (done, report) = import(&gateway, "\n", &[]);
+    assert!(!done && report.contains("machines.csv: it is empty"), "{report}");
 }
 
 #[test]

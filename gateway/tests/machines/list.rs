@@ -102,6 +102,13 @@ async fn list_has_the_last_attestation_refusal_and_config_of_each_machine() {
     assert_eq!(shown["revocations"].as_array().unwrap().len(), 2, "{shown}");
     let unknown = gateway.try_command(&["machines", "show", "worker-9"]);
     assert!(!unknown.status.success() && String::from_utf8(unknown.stderr).unwrap().contains("no machine is known as"));
+    let unknown = gateway.try_command(&["machines", "list", "--pool", "no-such-pool"]);
+    assert!(
+        !unknown.status.success()
+            && String::from_utf8(unknown.stderr)
+                .unwrap()
+                .contains("there is no pool \"no-such-pool\"")
+    );
     let wide = gateway.command(&["machines", "list", "--wide"]);
     assert!(
         wide.starts_with("NODE ") && wide.contains(served["config_sha256"].as_str().unwrap()),

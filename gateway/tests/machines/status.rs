@@ -91,7 +91,11 @@ async fn status_fails_while_something_stops_a_boot() {
             .unwrap()
             .starts_with("boots         STOPPED by one problem\n")
     );
+    let text = gateway.try_command(&["status"]).stdout;
+    assert!(!String::from_utf8(text).unwrap().contains("\\u{a}"));
     fs::write(&file, before).unwrap();
+    let output = gateway.try_command(&["status", "--log", "/no-such-log"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
     // A store that cannot be read.
     gateway.terminate();
     gateway.wait();

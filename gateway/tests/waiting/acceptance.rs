@@ -40,6 +40,11 @@ async fn a_taken_name_waits_and_is_moved() {
         (&record["code"], &record["acceptable"]["name"]["name"]),
         (&"node-name-taken".into(), &"worker-7".into())
     );
+    for option in [["--name", "worker-8"], ["--set", "other.json"], ["--until", "2999-01-01T00:00:00Z"]] {
+        let output = gateway.try_command(&[&["waiting", "accept", &question(&gateway)][..], &option].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(" for booted values"), "{error}");
+    }
     gateway.command(&["waiting", "accept", &question(&gateway)]);
     gateway.attest(again, Some("worker-7")).await.ticket();
     audit(&mut gateway);

@@ -305,6 +305,7 @@ fn read(path: &Path) -> anyhow::Result<ReadFile> {
     } else {
         files::read(path, FILE_LIMIT_BYTES).with_context(|| named.clone())?
     };
+    ensure!(!bytes.trim_ascii().is_empty(), "{named}: it is empty");
     let folder = if is_stdin { Path::new(".") } else { files::folder(path) };
     let certificate = |file: &str| {
         let file = Path::new(file);

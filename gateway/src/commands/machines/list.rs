@@ -3,9 +3,10 @@ use std::process::ExitCode;
 
 use attest_gateway::machine_status::columns::{COLUMNS, Column};
 use attest_gateway::machine_status::status::AttestedNodeState;
+use attest_gateway::settings::Settings;
 use serde_json::Value;
 
-use super::super::{OutputOption, output, table};
+use super::super::{OutputOption, output, pool_folder, table};
 use super::state::{self, ListedMachine, LogPart, MachineRow};
 
 /// Number of columns that a list has without `--wide`.
@@ -75,6 +76,14 @@ pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         format,
     } = arguments;
     let (machines, ()) = state::read(config, log, async |_| Ok(()))?;
+    let attested_for = |pool: &str| {
+        let mut attestations = machines.all.iter().filter_map(|machine| machine.status.attestation.as_ref());
+        attestations.any(|attestation| attestation.pool == pool)
+    };
+    // Of a pool that is gone there may be machines still.
+    if let Some(pool) = pool.as_ref().filter(|pool| !attested_for(pool)) {
+        pool_folder(&Settings::load(config)?, pool)?;
+    }
     let is_wanted = |machine: &&ListedMachine| {
         pool.as_ref().is_none_or(|pool| machine.is_of(pool))
             && state.is_none_or(|state| machine.is(state.of_machine()))

@@ -11,7 +11,7 @@ use serde::Deserialize;
 /// Number of days that are shown, today included.
 pub(super) const DAYS: u64 = 30;
 pub(super) const SECONDS_OF_A_DAY: u64 = 24 * 3600;
-/// Number of last decisions that are listed.
+/// Number of last decisions that are listed, of proven ones and of others each: whoever proves nothing pushes nobody off the page.
 const LAST_LIMIT: usize = 50;
 
 /// Number of decisions of a pool on one day.
@@ -75,8 +75,10 @@ pub(super) struct DecisionHistory {
     pub(super) marks: BTreeMap<(u64, Mark), u64>,
     /// Decisions about unauthenticated clients in aggregated records.
     pub(super) aggregated: u64,
-    /// Last decisions, the newest last.
-    pub(super) last: VecDeque<RecordFields>,
+    /// Last decisions about verified evidence or a full config, and last other ones. Both have their position in the log.
+    last: [VecDeque<(u64, RecordFields)>; 2],
+    /// Number of decisions that were read.
+    read: u64,
     /// Lines or files that could not be read.
     pub(super) is_incomplete: bool,
 }
@@ -144,9 +146,20 @@ impl DecisionHistory {
             _ => &mut count.refused,
         };
         *place = place.saturating_add(1);
-        if self.last.len() == LAST_LIMIT {
-            self.last.pop_front();
+        let is_proven = fields.claims.is_some() || (fields.verdict == "served" && fields.grant.as_deref() == Some("full"));
+        let [proven, others] = &mut self.last;
+        let last = if is_proven { proven } else { others };
+        if last.len() == LAST_LIMIT {
+            last.pop_front();
         }
-        self.last.push_back(fields.clone());
+        self.read = self.read.saturating_add(1);
+        last.push_back((self.read, fields.clone()));
+    }
+
+    /// Returns the last decisions, the newest first.
+    pub(super) fn last(&self) -> Vec<&RecordFields> {
+        let mut last: Vec<&(u64, RecordFields)> = self.last.iter().flatten().collect();
+        last.sort_by_key(|(position, _)| std::cmp::Reverse(*position));
+        last.into_iter().map(|(_, fields)| fields).collect()
     }
 }

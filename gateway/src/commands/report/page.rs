@@ -162,9 +162,8 @@ impl ReportPage {
         text.push_str("<h2>Last decisions</h2>\n");
         let rows: Vec<[String; 6]> = self
             .history
-            .last
-            .iter()
-            .rev()
+            .last()
+            .into_iter()
             .map(|fields| {
                 let node = fields.name.as_ref().or(fields.identity.as_ref()).unwrap_or(&fields.peer);
                 let grant = fields.grant.as_ref().filter(|_| fields.verdict == "served");

@@ -5,6 +5,7 @@ use attest::reference_sets::Time;
 use attest_command_line::recorded;
 use attest_command_line::reference_set_file::{now, time, who};
 use attest_gateway::settings::Settings;
+use attest_log::Acceptable;
 use attest_log::admin::{By, Verb};
 use attest_machines::waiting::{self, Acceptance, Answered, QuestionAnswer};
 
@@ -101,6 +102,14 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     let is_of_values = |one: &Accepted| !one.about.values().is_empty();
     if arguments.name.is_some() && all.iter().any(is_of_values) && all.iter().any(|one| one.about.is_unknown_machine()) {
         bail!("--name would be the name of a machine and of a generation: accept booted values by a command of their own");
+    }
+    // An option that changes nothing was meant for another question.
+    let takes_name = |one: &Accepted| is_of_values(one) || matches!(one.about, Acceptable::Ek(_));
+    if arguments.name.is_some() && !all.iter().any(takes_name) {
+        bail!("--name is for booted values and for unknown TPMs: accept this without it");
+    }
+    if (arguments.set.is_some() || arguments.until.is_some()) && !all.iter().any(is_of_values) {
+        bail!("--set and --until are for booted values: accept this without them");
     }
     let options = AcceptanceOptions {
         set: arguments.set.as_deref(),

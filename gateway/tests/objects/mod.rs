@@ -4,6 +4,7 @@ mod boots;
 mod challenges;
 mod idle;
 mod killed;
+mod machines;
 mod migration;
 mod outage;
 mod presence;

@@ -284,6 +284,16 @@ async fn refuses_a_known_node_with_another_tpm() {
     assert_eq!(alerts(&last(&gateway)), [""; 0]);
 }
 
+/// Writes what worker-7 has booted into the pool's reference values, and stops the gateway.
+pub(crate) fn record_first_boot(gateway: &mut Gateway) {
+    let file = gateway.path(&format!("pools/{POOL}/reference-values/recorded.json"));
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let file = file.display().to_string();
+    gateway.command(&["reference-values", "record", "worker-7", "--name", "first", "--to", &file]);
+    gateway.terminate();
+    assert!(gateway.wait().success());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_for_history_asks_for_no_approval() {
     let (mut gateway, case) = start("[history]\ncounters_back = \"refuse\"\n");
@@ -291,12 +301,7 @@ async fn a_refusal_for_history_asks_for_no_approval() {
     let (first, second) = (loader(b"the first loader"), loader(b"the second loader"));
     let after = |log: &LogBuilder, resets: u32| booted(&case, log).but(|next| next.quoted.clock.reset_count = resets);
     gateway.attest(after(&first, 1008), None).await.ticket();
-    let file = gateway.path(&format!("pools/{POOL}/reference-values/recorded.json"));
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    let file = file.display().to_string();
-    gateway.command(&["reference-values", "record", "worker-7", "--name", "first", "--to", &file]);
-    gateway.terminate();
-    assert!(gateway.wait().success());
+    record_first_boot(&mut gateway);
     gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
     let sections = "\n[reference_values]\nfolder = \"reference-values\"\n\n[kubelet]\n";
     gateway.edit_pool(POOL, "\n[kubelet]\n", sections);

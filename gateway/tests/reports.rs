@@ -243,7 +243,7 @@ async fn attack_60_a_malformed_report_is_refused() {
     assert_eq!((gateway.records().len(), blobs(&gateway)), (records, files));
 }
 
-/// What is no control character for JSON may be one for a terminal.
+/// A terminal may interpret characters that JSON leaves as they are.
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_60_a_report_commands_no_terminal() {
     let gateway = Gateway::start();

@@ -1,9 +1,7 @@
 //! An observing pool: values without a reference value lead to a question, for which no node waits. A TPM that differs from its last
 //! trusted state is refused as usual.
 
-use std::fs;
-
-use crate::history::{WAYS, Way, booted};
+use crate::history::{WAYS, Way, booted, record_first_boot};
 use crate::log_builder::{LogBuilder, SHA256};
 use crate::observe::{codes, last};
 use crate::support::node::Node;
@@ -203,12 +201,7 @@ async fn asks_about_a_changed_tpm_before_its_values() {
     let (first, second) = (LogBuilder::typical(&[SHA256]), updated("loader 2"));
     let after = |log: &LogBuilder, resets: u32| booted(&case, log).but(|next| next.quoted.clock.reset_count = resets);
     gateway.attest(after(&first, 1008), None).await.ticket();
-    let file = gateway.path(&format!("pools/{POOL}/reference-values/recorded.json"));
-    fs::create_dir_all(file.parent().unwrap()).unwrap();
-    let file = file.display().to_string();
-    gateway.command(&["reference-values", "record", "worker-7", "--name", "first", "--to", &file]);
-    gateway.terminate();
-    assert!(gateway.wait().success());
+    record_first_boot(&mut gateway);
     gateway.edit_pool(POOL, "[grants]\n", "observe = true\n\n[grants]\n");
     gateway.edit_pool(POOL, "\n[tpm]\n", "\n[tpm]\nboot = [\"images\"]\n");
     let sections = "\n[reference_values]\nfolder = \"reference-values\"\n\n[history]\ncounters_back = \"refuse\"\n\n[kubelet]\n";

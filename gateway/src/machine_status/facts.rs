@@ -23,7 +23,7 @@ pub struct MachineFacts {
     name: Option<String>,
     attestation: Option<(u64, LastAttestation)>,
     refusal: Option<(u64, LastRefusal)>,
-    /// Whether the refusal is later in the log than the attestation. Both can be of one second.
+    /// Set if the refusal is later in the log than the attestation. Both can be of one second.
     refused_last: bool,
     config: Option<(u64, LastConfig)>,
     report: Option<LastReport>,

@@ -1,4 +1,4 @@
-//! What an administrator accepts: names, histories, machines outside the inventory, and records of refusals.
+//! Acceptances by an administrator: names, histories, machines outside the inventory, and records of refusals.
 
 use super::*;
 

@@ -64,7 +64,7 @@ impl Mark {
     }
 }
 
-/// What the log says of the last days.
+/// Counts and changes of the last days, from the log.
 #[derive(Debug, Default)]
 pub(super) struct DecisionHistory {
     /// First second of the first day, since 1970.

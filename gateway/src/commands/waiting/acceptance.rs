@@ -1,4 +1,4 @@
-//! What an acceptance writes: values into a file of the pool, a machine into its inventory, everything else into the store.
+//! Writes what an administrator accepts: values into a file of the pool, a machine into its inventory. Everything else is in the store.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -143,8 +143,8 @@ impl From<GatewayError> for Failure {
             GatewayError::Failing { .. } => ("gateway-failing", "read the gateway's log".to_owned()),
             GatewayError::Held { .. } => (
                 RETRY_LIMIT_EXCEEDED,
-                "find the bottleneck in the gateway's log and metrics, then boot again; attestation.hold_seconds in the pool's pool.toml \
-                 limits the wait"
+                "on the gateway, answer what is open in `attest-gateway waiting list`, or find the bottleneck in its log and metrics; then boot \
+                 again. attestation.hold_seconds in the pool's pool.toml limits the wait"
                     .to_owned(),
             ),
             GatewayError::Answer { .. } => (

@@ -8,14 +8,14 @@ use attest::tpm::ek_certificate::unverified_digest;
 use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
 use attest_log::admin::Verb;
 use attest_machines::enrolment::{self, EkRecord, EnrolmentError};
-use attest_store::EntryKind;
+use attest_store::{EntryKind, StoreError, Transact};
 use attest_system::files::{self, SMALL_FILE_LIMIT_BYTES};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::acting::{change_store, found};
 use super::beginnings::completed;
-use super::{now, output};
+use super::{EVERY_POOL, now, output};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
@@ -37,7 +37,7 @@ pub(crate) enum Command {
         /// Name of the node. No other machine can use it then.
         #[arg(long, value_name = "NODE")]
         name: Option<String>,
-        /// Pool that this machine may join (repeatable) [default: every pool].
+        /// Pool that this machine may join (repeatable), or * for every pool [default: the pools of its present entry, or every pool].
         #[arg(long, value_name = "POOL")]
         pool: Vec<String>,
         /// Move the name here from the machine that has it now.
@@ -82,19 +82,26 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                 bail!("{name:?} is not a node name: use lower-case letters, digits, '-' and '.' only");
             }
             let settings = attest_gateway::settings::Settings::load(config)?;
-            for pool in pool {
+            let is_every = pool.iter().any(|pool| pool == EVERY_POOL);
+            if is_every && pool.len() > 1 {
+                bail!("--pool {EVERY_POOL} is every pool: name no other beside it");
+            }
+            for pool in pool.iter().filter(|_| !is_every) {
                 super::pool_folder(&settings, pool)?;
             }
-            let record = EkRecord {
-                name: name.clone(),
-                added: now(),
-                pools: pool.clone(),
-                note: None,
-                removed: None,
-            };
-            let replace = *replace;
-            let revoked = change_store(config, Verb::EkAdd, |store| async move {
-                match enrolment::allow(&*store, ek, record, replace).await {
+            let (name, replace) = (name.clone(), *replace);
+            let pools = (!pool.is_empty()).then(|| if is_every { Vec::new() } else { pool.clone() });
+            let (record, revoked) = change_store(config, Verb::EkAdd, |store| async move {
+                let present: Result<_, StoreError> = store.read(move |transaction| enrolment::allowlisted(transaction, ek)).await;
+                let kept = present?.map(|entry| entry.pools);
+                let record = EkRecord {
+                    name,
+                    added: now(),
+                    pools: pools.or(kept).unwrap_or_default(),
+                    note: None,
+                    removed: None,
+                };
+                match enrolment::allow(&*store, ek, record.clone(), replace).await {
                     Err(error @ (EnrolmentError::NameTaken { .. } | EnrolmentError::OtherName { .. })) => {
                         return Err(error)
                             .context("the name was not given to this machine: to move it here, run the command again with --replace");
@@ -102,12 +109,15 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
                     other => other?,
                 }
                 let identity = NodeIdentity::from_ek(ek);
-                Ok(store.get(EntryKind::Revoked, identity.as_str()).await?.is_some())
+                let revoked = store.get(EntryKind::Revoked, identity.as_str()).await?.is_some();
+                Ok((record, revoked))
             })?;
-            output::done(format_args!(
-                "endorsed: EK {ek}{}",
-                name.as_deref().map(|name| format!(", node {name}")).unwrap_or_default()
-            ))?;
+            let name = record.name.map(|name| format!(", node {name}")).unwrap_or_default();
+            let pools = match record.pools.as_slice() {
+                [] => "for every pool".to_owned(),
+                pools => format!("for {}", pools.join(", ")),
+            };
+            output::done(format_args!("endorsed: EK {ek}{name}, {pools}"))?;
             if revoked {
                 output::print_note(format_args!(
                     "EK {ek} is still revoked, so its machine gets no config; to take the revocation back: `attest-gateway node restore {ek}`"

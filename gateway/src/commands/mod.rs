@@ -78,6 +78,9 @@ async fn times(store: &dyn Store) -> anyhow::Result<Times> {
     Ok(Times::new(store.time(now).await?, now))
 }
 
+/// Word for every pool, which is no name of a pool.
+const EVERY_POOL: &str = "*";
+
 /// Returns the folder of an existing pool.
 fn pool_folder(settings: &Settings, pool: &str) -> anyhow::Result<PathBuf> {
     let folders = attest_pool::folders(&settings.pools)?.pools;

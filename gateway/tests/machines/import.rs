@@ -222,6 +222,15 @@ fn conflicts_with_the_store_are_refused() {
     assert_eq!(exported(&gateway), before);
     // With a name moved by a command, the allowlist has it once.
     gateway.command(&["ek", "add", &new, "--name", "worker-1", "--replace"]);
+    // A new name leaves the pools as they are.
+    let pools = |pool: &str, name: &str| {
+        let pool = if pool.is_empty() { vec![] } else { vec!["--pool", pool] };
+        gateway.command(&[&["ek", "add", &new, "--name", name, "--replace"][..], &pool].concat());
+        let row = exported(&gateway);
+        row.lines().find(|row| row.contains(&new)).unwrap().to_owned()
+    };
+    assert!(pools("worker", "worker-1").contains(",worker,") && pools("", "worker-2").contains(",worker-2,worker,"));
+    assert!(pools("*", "worker-1").contains(",worker-1,*,"));
     assert_eq!(exported(&gateway).matches("worker-1").count(), 1, "{}", exported(&gateway));
     let other = Gateway::init();
     let (done, report) = import(&other, &exported(&gateway), &[]);

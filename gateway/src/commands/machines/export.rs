@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use attest_gateway::settings::Settings;
 use attest_machines::enrolment;
 
+use super::super::EVERY_POOL;
 use super::super::{output, reading_store};
-use super::rows::{COLUMNS, EVERY_POOL, csv_cell};
+use super::rows::{COLUMNS, csv_cell};
 
 pub(super) fn run(config: &Path) -> anyhow::Result<ExitCode> {
     let settings = Settings::load(config)?;

@@ -15,9 +15,10 @@ use data_encoding::HEXLOWER;
 use serde::Serialize;
 use serde_json::json;
 
+use super::super::EVERY_POOL;
 use super::super::acting::change_store_by;
 use super::super::{OutputOption, now, output, visible, with_store};
-use super::rows::{self, BadRow, EVERY_POOL};
+use super::rows::{self, BadRow};
 
 /// Longest file, in bytes: as many rows as are read, each with a certificate.
 const FILE_LIMIT_BYTES: u64 = 256 * 1024 * 1024;

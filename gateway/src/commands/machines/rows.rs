@@ -17,6 +17,7 @@ use serde::Deserialize;
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
+use super::super::EVERY_POOL;
 use super::super::ek::certificate_digest;
 
 /// Maximum number of rows: as many machines as can have objects in a cluster.
@@ -25,8 +26,6 @@ pub(super) const ROWS_LIMIT: usize = 20_000;
 const LINE_LIMIT_BYTES: usize = 64 * 1024;
 /// Longest note, in characters.
 const NOTE_LIMIT_CHARACTERS: usize = 200;
-/// Cell of a machine that may join every pool. It is no name of a pool.
-pub(super) const EVERY_POOL: &str = "*";
 /// Tag of a SEQUENCE in DER.
 const DER_SEQUENCE: u8 = 0x30;
 /// Beginnings of cells that spreadsheets take for formulas.

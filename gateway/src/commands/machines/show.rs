@@ -8,9 +8,9 @@ use attest_system::advised_commands::runnable;
 use attest_system::clock::rfc3339;
 use serde::Serialize;
 
+use super::super::EVERY_POOL;
 use super::super::beginnings::machine;
 use super::super::{OutputOption, output, visible};
-use super::rows::EVERY_POOL;
 use super::state::{self, ListedMachine, LogPart, MachineList, MachineRow, RevokedRow};
 
 #[derive(Debug, clap::Args)]

@@ -102,7 +102,7 @@ impl Acceptable {
             }
             Self::Ek(digest) => row("TPM that nobody endorses", digest, ""),
             Self::Machine { identity, tpm } => row("machine that is not in the inventory", identity, tpm.as_deref().unwrap_or_default()),
-            Self::Name { name, identity } => row("name of another machine", name, identity),
+            Self::Name { name, identity } => row("name that is not the machine's own", name, identity),
             Self::History { tpm, change } => row("history of a TPM", change, tpm),
         }
     }

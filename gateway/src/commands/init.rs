@@ -240,9 +240,9 @@ fn names(arguments: &Arguments) -> GatewayNames {
     };
     if names.is_empty() {
         names.hosts.push("localhost".to_owned());
-        output::print_note(advised_commands::runnable(
+        output::print_note(
             "neither --host nor --ip was given: the certificate is for localhost, and nodes cannot use it. To set its names: `attest-gateway certificate renew --host NAME`",
-        ));
+        );
     }
     names
 }

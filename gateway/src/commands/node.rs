@@ -151,6 +151,9 @@ fn revoke(config: &Path, what: &str, reason: Option<&str>, anyway: bool) -> anyh
                  to revoke it in advance, add --anyway"
             );
         }
+        // Revoking it once more keeps the reason.
+        let before = revocations::list(&*store).await?.remove(&who).and_then(|before| before.reason);
+        let reason = reason.or(before.as_deref());
         Ok(revocations::revoke_machine(&*store, &who, all, super::now(), reason).await?)
     })?;
     output::done(format_args!("revoked: {}", together(&revoked)))?;

@@ -267,8 +267,8 @@ fn text(status: &Status, now: u64) -> String {
     };
     match status.stops.as_slice() {
         [] => line("boots", "nothing stops a boot"),
-        [_] => line("boots", "STOPPED by one problem"),
-        stops => line("boots", &format!("STOPPED by {} problems", stops.len())),
+        stops if status.serves => line("boots", &format!("STOPPED now, or after a restart: {} problems", stops.len())),
+        stops => line("boots", &format!("STOPPED: {} problems", stops.len())),
     }
     for (index, stop) in status.stops.iter().enumerate() {
         match index {

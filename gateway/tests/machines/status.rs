@@ -89,7 +89,7 @@ async fn status_fails_while_something_stops_a_boot() {
     assert!(
         String::from_utf8(output.stdout)
             .unwrap()
-            .starts_with("boots         STOPPED by one problem\n")
+            .starts_with("boots         STOPPED now, or after a restart: 1 problems\n")
     );
     let text = gateway.try_command(&["status"]).stdout;
     assert!(!String::from_utf8(text).unwrap().contains("\\u{a}"));

@@ -45,6 +45,13 @@ async fn a_taken_name_waits_and_is_moved() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains(" for booted values"), "{error}");
     }
+    // A machine that waits is listed with the pool of its question.
+    let listed = gateway.command(&["machines", "list", "--waiting", "--pool", "worker", "--output", "json"]);
+    assert_eq!(
+        serde_json::from_str::<Vec<serde_json::Value>>(&listed).unwrap().len(),
+        1,
+        "{listed}"
+    );
     gateway.command(&["waiting", "accept", &question(&gateway)]);
     gateway.attest(again, Some("worker-7")).await.ticket();
     audit(&mut gateway);
@@ -99,6 +106,12 @@ async fn what_was_refused_is_accepted_by_its_record() {
         dry.contains("PCR 4, boot loader or kernel: sha256 ") && dry.contains("nothing was accepted"),
         "{dry}"
     );
+    let named = said(
+        &site,
+        &[&accept[..], &["--name", "spring roll-out", "--set", "spring.json"]].concat(),
+    );
+    let command = format!("--record {id} --name 'spring roll-out' --set spring.json --yes`");
+    assert!(named.contains(&command), "{named}");
     site.boots(1, &updated("loader 2")).await.refused(403, "boot-not-accepted");
     let before = site.gateway.how_often(|line| line.contains("serving a new state"));
     said(&site, &[&accept[..], &["--yes"]].concat());

@@ -300,11 +300,11 @@ impl Filter {
         proves && fields.claims.is_none() && (fields.name == self.node || self.knows(fields))
     }
 
-    /// Returns the record for display. One that was found by unproven claims is marked as claimed.
+    /// Returns the record for display. One that was found by unproven claims has the name of the node that is meant.
     pub fn labelled<'f>(&self, fields: &'f RecordFields) -> Cow<'f, RecordFields> {
         match &self.node {
             Some(node) if self.is_claimed(fields) => Cow::Owned(RecordFields {
-                name: Some(format!("{node} (claimed)")),
+                name: Some(node.clone()),
                 ..fields.clone()
             }),
             _ => Cow::Borrowed(fields),

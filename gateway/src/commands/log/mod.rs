@@ -6,7 +6,7 @@ mod changes;
 mod export;
 mod list_checkpoints;
 mod node_identities;
-mod row;
+pub(super) mod row;
 mod show;
 mod status;
 mod tail;

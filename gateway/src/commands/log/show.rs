@@ -19,7 +19,7 @@ const LAST: usize = 50;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: refusals of the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: all decisions about a node\n  attest-gateway log show --node worker-7 --all\n\nExample: one whole record\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all the command lists the last 50 decisions. Times are UTC. --wide prints the columns at full length.\n\nNAME (claimed) is a client that only claimed the node's identity, and proved nothing. A code in parentheses is a refusal that the node\nitself reports.\n\nThe exit code is 1 if a line is not a record."
+    after_help = "Example: refusals of the last two hours\n  attest-gateway log show --verdict refused --since 2h\n\nExample: all decisions about a node\n  attest-gateway log show --node worker-7 --all\n\nExample: one whole record\n  attest-gateway log show --record 127e54f3ecdd\n\nWithout --last, --since or --all the command lists the last 50 decisions. Times are UTC. --wide prints the columns at full length.\n\nNAME (claimed) is not proven: a refused client asked for the name, or showed the node's identity without proof. A code in parentheses is\na refusal that the node itself reports.\n\nThe exit code is 1 if a line is not a record."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 use attest_gateway::machine_status::columns::{COLUMNS, Column};
 use attest_gateway::machine_status::status::AttestedNodeState;
 use attest_gateway::settings::Settings;
+use attest_machines::waiting;
 use serde_json::Value;
 
-use super::super::{OutputOption, output, pool_folder, table};
+use super::super::{OutputOption, now, output, pool_folder, table};
 use super::state::{self, ListedMachine, LogPart, MachineRow};
 
 /// Number of columns that a list has without `--wide`.
@@ -14,7 +15,7 @@ const NARROW: usize = 9;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: machines whose last attestation was refused, with the code\n  attest-gateway machines list --state refused\n\nExample: the machines of a pool that still have an old config\n  attest-gateway machines list --pool worker --output json | jq -r '.[] | select(.config.sha256 != \"NEW\") | .name'\n\nThe columns are those of `kubectl get attestednodes`. STATE is Banned, else Refused or Trusted by the last attestation. A machine without\none is Expected if it is on the allowlist, else Known. WAITING is the question of new values that the machine waits for.\n\nNames, allowlist and revocations come from the store, attestations and configs from the log. Without the right to write the store, the\ncommand reads it all the same."
+    after_help = "Example: machines whose last attestation was refused, with the code\n  attest-gateway machines list --state refused\n\nExample: the machines of a pool that still have an old config\n  attest-gateway machines list --pool worker --output json | jq -r '.[] | select(.config != null and .config.sha256 != \"NEW\") | .name'\n\nThe columns are those of `kubectl get attestednodes`. STATE is Banned, else Refused or Trusted by the last attestation. A machine without\none is Expected if it is on the allowlist, else Known. WAITING is the question that the machine waits for.\n\nA refused machine without a row has proven no identity that the store knows: `attest-gateway log show --verdict refused`.\n\nNames, allowlist and revocations come from the store, attestations and configs from the log. Without the right to write the store, the\ncommand reads it all the same."
 )]
 pub(crate) struct Arguments {
     /// Only machines of this pool: by their last attestation, or else by the allowlist.
@@ -23,7 +24,7 @@ pub(crate) struct Arguments {
     /// Only machines in this state.
     #[arg(long, value_enum)]
     state: Option<State>,
-    /// Only machines that wait for an answer about new values.
+    /// Only machines that wait for an administrator's answer.
     #[arg(long)]
     waiting: bool,
     /// At most N machines.
@@ -75,7 +76,15 @@ pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         log,
         format,
     } = arguments;
-    let (machines, ()) = state::read(config, log, async |_| Ok(()))?;
+    // A machine that waits may be unknown otherwise: its question names the pool.
+    let (machines, asked) = state::read(config, log, async |store| {
+        let Some(pool) = pool.as_ref().filter(|_| *waiting) else {
+            return Ok(Vec::new());
+        };
+        let questions = waiting::questions(store, Some(pool), now()).await?;
+        Ok(questions.into_iter().map(|row| row.id).collect())
+    })?;
+    let waits_for = |machine: &ListedMachine| machine.status.waiting.as_ref().is_some_and(|question| asked.contains(question));
     let attested_for = |pool: &str| {
         let mut attestations = machines.all.iter().filter_map(|machine| machine.status.attestation.as_ref());
         attestations.any(|attestation| attestation.pool == pool)
@@ -85,7 +94,7 @@ pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         pool_folder(&Settings::load(config)?, pool)?;
     }
     let is_wanted = |machine: &&ListedMachine| {
-        pool.as_ref().is_none_or(|pool| machine.is_of(pool))
+        pool.as_ref().is_none_or(|pool| machine.is_of(pool) || waits_for(machine))
             && state.is_none_or(|state| machine.is(state.of_machine()))
             && (!waiting || machine.status.waiting.is_some())
     };

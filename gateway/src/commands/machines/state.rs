@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use anyhow::bail;
 use attest::challenge::is_node_name;
 use attest_command_line::output::ReaderState;
 use attest_command_line::records::{Filter, LogSource};
@@ -345,6 +346,8 @@ fn facts(own: &Path, part: &LogPart) -> anyhow::Result<MachineUpdates> {
         }
         Ok(ReaderState::There)
     })?;
-    unread.report();
+    if unread.report() && !part.log.is_empty() {
+        bail!("not all of the logs could be read: name readable ones with --log");
+    }
     Ok(facts)
 }

@@ -10,6 +10,7 @@ use attest_system::clock::rfc3339;
 use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::BASE64;
 
+use super::super::log::row;
 use super::super::status::Status;
 use super::super::waiting::shown::{ID_DIGITS, is_open, released, state, until};
 use super::chart::{days, legend, time_line};
@@ -165,14 +166,13 @@ impl ReportPage {
             .last()
             .into_iter()
             .map(|fields| {
-                let node = fields.name.as_ref().or(fields.identity.as_ref()).unwrap_or(&fields.peer);
                 let grant = fields.grant.as_ref().filter(|_| fields.verdict == "served");
                 let decision = [Some(&fields.decision), Some(&fields.verdict), grant];
                 let decision: Vec<&str> = decision.into_iter().flatten().map(String::as_str).collect();
                 let next = fields.reason.rsplit_once(NEXT_STEP).map_or("", |(_, next)| next);
                 [
                     fields.time.clone(),
-                    node.clone(),
+                    row::node(fields),
                     fields.pool.clone(),
                     decision.join(" "),
                     fields.code.clone().unwrap_or_default(),

@@ -1,3 +1,4 @@
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -8,6 +9,8 @@ use attest_gateway::settings::Settings;
 use attest_log::Acceptable;
 use attest_log::admin::{By, Verb};
 use attest_machines::waiting::{self, Acceptance, Answered, QuestionAnswer};
+use attest_pool::PoolFile;
+use attest_system::advised_commands::quoted;
 
 use super::acceptance::{AcceptanceOptions, Accepted, write_files, written};
 use super::shown::state;
@@ -24,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "ID", required_unless_present = "record")]
     ids: Vec<String>,
     /// Pool of the questions.
-    #[arg(long = "for", value_name = "POOL")]
+    #[arg(long = "for", alias = "pool", value_name = "POOL")]
     pool: Option<String>,
     /// Accept what this record of the attestation log was refused for. Without --yes it is only printed.
     #[arg(long, value_name = "ID", conflicts_with_all = ["ids", "pool"])]
@@ -51,26 +54,6 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         Some(record) => {
             let one = of_record(&settings, record)?;
             check_not_refused(config, &one)?;
-            if !arguments.yes {
-                output::line(format_args!(
-                    "pool {}, {}: {}",
-                    one.pool,
-                    visible(&one.machine),
-                    visible(&one.about.to_string())
-                ))?;
-                for value in one.about.rows() {
-                    output::line(format_args!("  {}: {}", value.what, visible(&value.value)))?;
-                }
-                output::line(format_args!(
-                    "an acceptance writes: {}",
-                    visible(&written(&one.about, &one.pool, files.get(&one.pool)))
-                ))?;
-                output::print_note(format_args!(
-                    "nothing was accepted; to accept it: `attest-gateway waiting accept --record {} --yes`",
-                    one.record
-                ));
-                return Ok(());
-            }
             vec![one]
         }
         None => {
@@ -111,6 +94,9 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     if (arguments.set.is_some() || arguments.until.is_some()) && !all.iter().any(is_of_values) {
         bail!("--set and --until are for booted values: accept this without them");
     }
+    if let ([one], Some(_), false) = (all.as_slice(), &arguments.record, arguments.yes) {
+        return preview(one, &files, arguments);
+    }
     let options = AcceptanceOptions {
         set: arguments.set.as_deref(),
         name: arguments.name.as_deref(),
@@ -126,6 +112,35 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
         let to = write_files(&filed, &files, options)?;
         answer(by, config, &filed, &to, None)?;
     }
+    Ok(())
+}
+
+/// Prints what an acceptance by a record would accept, and the command that does so.
+fn preview(one: &Accepted, files: &BTreeMap<String, PoolFile>, arguments: &Arguments) -> anyhow::Result<()> {
+    output::line(format_args!(
+        "pool {}, {}: {}",
+        one.pool,
+        visible(&one.machine),
+        visible(&one.about.to_string())
+    ))?;
+    for value in one.about.rows() {
+        output::line(format_args!("  {}: {}", value.what, visible(&value.value)))?;
+    }
+    output::line(format_args!(
+        "an acceptance writes: {}",
+        visible(&written(&one.about, &one.pool, files.get(&one.pool)))
+    ))?;
+    let set = arguments.set.as_ref().map(|set| set.display().to_string());
+    let until = arguments.until.map(|until| until.to_string());
+    let given = [("--name", arguments.name.clone()), ("--set", set), ("--until", until)];
+    let given = given
+        .into_iter()
+        .filter_map(|(option, value)| Some(format!(" {option} {}", quoted(&value?))));
+    output::print_note(format_args!(
+        "nothing was accepted; to accept it: `attest-gateway waiting accept --record {}{} --yes`",
+        one.record,
+        given.collect::<String>()
+    ));
     Ok(())
 }
 

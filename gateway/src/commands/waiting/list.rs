@@ -10,17 +10,25 @@ use crate::commands::{OutputOption, now, output, pool_folder, table, visible};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: read the list, then answer each question\n  attest-gateway waiting list\n  attest-gateway waiting show 0f3c5d92a7b1\n  attest-gateway waiting accept 0f3c5d92a7b1\n  attest-gateway waiting refuse 0f3c5d92a7b1 --reason 'not rolled out by us'\n\nThe list has one row for each value that machines wait for; rows with the same ID belong to one question. MACHINES counts the machines\nthat have shown all of its values, of the number that the pool wants before it asks. RELEASES counts the machines that need nothing\nelse. A name in CALLED after \"the node names it\" is not verified."
+    after_help = "Example: read the list, then answer each question\n  attest-gateway waiting list\n  attest-gateway waiting show 0f3c5d92a7b1\n  attest-gateway waiting accept 0f3c5d92a7b1\n  attest-gateway waiting refuse 0f3c5d92a7b1 --reason 'not rolled out by us'\n\nThe list has one row for each value that machines wait for; rows with the same ID belong to one question. MACHINES counts the machines\nthat have shown all of its values, of the number that the pool wants before it asks. RELEASES counts the machines that need nothing\nelse. In CALLED, a text that begins with \"the node\" is the node's own, and not\nverified."
 )]
 pub(crate) struct Arguments {
     /// List the questions of one pool.
-    #[arg(long = "for", value_name = "POOL")]
+    #[arg(long = "for", alias = "pool", value_name = "POOL")]
     pool: Option<String>,
     /// Include answered questions.
     #[arg(long)]
     all: bool,
     #[command(flatten)]
     format: OutputOption,
+}
+
+/// Returns the name of a value; of an unknown machine the name that it asks for.
+fn called(row: &QuestionRow, called: String) -> String {
+    match &row.question.name {
+        Some(name) if called.is_empty() && row.question.about.is_unknown_machine() => format!("the node asks for the name {name:?}"),
+        _ => called,
+    }
 }
 
 pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
@@ -53,7 +61,7 @@ pub(crate) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<()> {
                 row.pool.clone(),
                 value.what,
                 value.value,
-                value.called,
+                called(row, value.called),
                 machines.clone(),
                 released(row),
                 rfc3339(row.question.at),

@@ -16,7 +16,7 @@ pub(crate) struct Arguments {
     /// Id of the question, or its first 8 digits or more.
     id: String,
     /// Pool of the question.
-    #[arg(long = "for", value_name = "POOL")]
+    #[arg(long = "for", alias = "pool", value_name = "POOL")]
     pool: Option<String>,
     /// Reason, for the attestation log; the node does not see it.
     #[arg(long, value_name = "TEXT", required_unless_present = "take_back")]

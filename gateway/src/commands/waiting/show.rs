@@ -12,7 +12,7 @@ pub(crate) struct Arguments {
     /// Id of the question, or its first 8 digits or more.
     id: String,
     /// Pool of the question.
-    #[arg(long = "for", value_name = "POOL")]
+    #[arg(long = "for", alias = "pool", value_name = "POOL")]
     pool: Option<String>,
     #[command(flatten)]
     format: OutputOption,

@@ -3,7 +3,7 @@
 use attest_log::Acceptable;
 use attest_machines::waiting::{Answered, QuestionAnswer, QuestionRow, RelatedQuestion, Showing};
 use attest_pool::{PoolFile, WaitingRules};
-use attest_system::advised_commands::runnable;
+use attest_system::advised_commands::{quoted, runnable};
 use attest_system::clock::{lasting, rfc3339};
 use serde_json::{Value, json};
 
@@ -157,7 +157,11 @@ pub(in crate::commands) fn describe(row: &QuestionRow, file: Option<&PoolFile>, 
     }
     lines.push(format!("an acceptance writes: {}", written(about, &row.pool, file)));
     let id = &row.id;
-    let name = if matches!(about, Acceptable::Ek(_)) { " --name NODE" } else { "" };
+    let asked = row.question.name.as_deref().unwrap_or("NODE");
+    let name = match about {
+        Acceptable::Ek(_) => format!(" --name {}", quoted(asked)),
+        _ => String::new(),
+    };
     lines.push(format!("to accept: `attest-gateway waiting accept {id}{name}`"));
     lines.push(format!("to refuse: `attest-gateway waiting refuse {id} --reason TEXT`"));
     let record = &row.question.decision;

@@ -313,6 +313,21 @@ impl AppraisalPolicy {
         }
     }
 
+    /// Returns the same policy for a rehearsal on a machine that has booted: it accepts a machine that has finished its boot.
+    #[must_use]
+    pub fn after_boot(&self) -> Self {
+        let mut policy = self.clone();
+        macro_rules! one {
+            ($kind:ident, $member:ident, $room:ty) => {
+                if let Some(rules) = &mut policy.$member {
+                    <$room>::allow_after_boot(rules);
+                }
+            };
+        }
+        each_machine!(one);
+        policy
+    }
+
     /// Returns whether the first claimant to show these kinds owns the instance from then on: if no TPM proves that the machine itself
     /// shows them. Evidence whose copy would prove as much always binds.
     #[must_use]

@@ -201,13 +201,23 @@ impl Challenge {
             id: HexDigest::from(drawn.id),
             issued: now.as_secs(),
             expires: now.as_secs().saturating_add(lifetime.as_secs()),
-            purpose: key.map_or_else(|| PURPOSE_CONFIG.to_owned(), |key| purpose::with_kubelet_key(&key)),
+            purpose: match key {
+                _ if request.rehearsal => purpose::REHEARSAL.to_owned(),
+                Some(key) => purpose::with_kubelet_key(&key),
+                None => PURPOSE_CONFIG.to_owned(),
+            },
             pool: request.pool.clone(),
             name: request.name.clone(),
             nonce: Blob(drawn.nonce.to_vec()),
             subject,
         };
         Ok(NewChallenge { challenge, task })
+    }
+
+    /// Returns whether the evidence is for a rehearsal: nothing may be given or kept for it.
+    #[must_use]
+    pub fn is_rehearsal(&self) -> bool {
+        self.purpose == purpose::REHEARSAL
     }
 
     /// Returns the values that the answering evidence must be bound to, with the keys that the node may have seen the server use.
@@ -273,6 +283,13 @@ fn check_request(request: &ChallengeRequest) -> Result<Option<SpkiSha256>, Rejec
         return Err(Reject::Request {
             field: "claimant_sha256",
             problem: "not a SHA-256 digest",
+        });
+    }
+    // A rehearsal leaves no trace by which a guessed token could be noticed.
+    if request.rehearsal && (request.kubelet_key_sha256.is_some() || request.attester.token.is_some()) {
+        return Err(Reject::Request {
+            field: "rehearsal",
+            problem: "without a key and without a token only",
         });
     }
     let key = request.kubelet_key_sha256.clone().map(SpkiSha256::try_from);

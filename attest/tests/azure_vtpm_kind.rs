@@ -265,6 +265,7 @@ fn challenge_requests_the_accepted_azure_evidence() {
         change(&mut attester);
         let request = ChallengeRequest {
             kubelet_key_sha256: None,
+            rehearsal: false,
             pool: "worker".to_owned(),
             name: None,
             attester: Attester {

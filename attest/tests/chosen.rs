@@ -32,6 +32,7 @@ fn policy(accepts: &str, first_use: FirstUse) -> AppraisalPolicy {
 fn asked(attester: Attester, endorsements: &Endorsements, policy: &AppraisalPolicy) -> Result<NewChallenge, Reject> {
     let request = ChallengeRequest {
         kubelet_key_sha256: None,
+        rehearsal: false,
         pool: "worker".to_owned(),
         name: None,
         attester,

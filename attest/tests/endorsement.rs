@@ -15,6 +15,7 @@ use attest::{Challenge, Claims, EkDigest, EkRoots, EndorsedBy, Endorsements, Has
 fn attest(case: &Case, endorsements: &Endorsements) -> [Result<Option<Claims>, Reject>; 2] {
     let request = ChallengeRequest {
         kubelet_key_sha256: None,
+        rehearsal: false,
         pool: case.pool.clone(),
         name: None,
         attester: Attester::from(case.attester()),

@@ -89,6 +89,7 @@ fn number_of_ek_intermediates_is_limited() {
         attester.ek_intermediates = vec![Blob(vec![0x30, 0x00]); count];
         let request = attest::protocol::ChallengeRequest {
             kubelet_key_sha256: None,
+            rehearsal: false,
             pool: "worker".to_owned(),
             name: None,
             attester: attester.into(),

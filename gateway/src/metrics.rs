@@ -249,6 +249,8 @@ impl Metrics {
                 let labels = [pool.into(), label(&record.shown).into(), config.into(), code.into()];
                 self.all.configs.with(labels).inc();
             }
+            // No machine boots.
+            Decision::Rehearsal => {}
         }
     }
 

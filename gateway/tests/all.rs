@@ -83,6 +83,7 @@ mod probe;
 mod proposal;
 mod recorded;
 mod reference_values;
+mod rehearsal;
 #[cfg(feature = "cluster")]
 mod release_fixtures;
 mod reload;

@@ -176,6 +176,9 @@ pub(crate) trait Verifier: EvidenceKind {
         false
     }
 
+    /// Removes the requirement that the machine has not finished its boot.
+    fn allow_after_boot(_: &mut Self::Rules) {}
+
     /// Sets the pool's sets of reference values in the rules.
     fn use_reference_sets(_: &mut Self::Rules, _: &Arc<ReferenceSets>) {}
 

@@ -85,6 +85,10 @@ impl Verifier for Tpm {
         Ok((claims, Some(server_key)))
     }
 
+    fn allow_after_boot(values: &mut ReferenceValues) {
+        values.allow_after_boot();
+    }
+
     fn use_reference_sets(values: &mut ReferenceValues, sets: &Arc<ReferenceSets>) {
         values.use_sets(sets);
     }

@@ -316,6 +316,11 @@ impl ReferenceValues {
         self
     }
 
+    /// Accepts a machine that has finished its boot, too.
+    pub(crate) const fn allow_after_boot(&mut self) {
+        self.only_while_booting = false;
+    }
+
     /// Returns whether evidence is only accepted while the machine boots.
     #[must_use]
     pub const fn is_only_while_booting(&self) -> bool {

@@ -307,6 +307,7 @@ impl Case {
     pub fn issue(&self) -> Result<attest::NewChallenge, Reject> {
         let request = attest::protocol::ChallengeRequest {
             kubelet_key_sha256: self.kubelet_key.clone(),
+            rehearsal: false,
             pool: self.pool.clone(),
             name: None,
             attester: Attester::from(self.attester()),

@@ -108,6 +108,7 @@ fn attack_06_rejects_weak_hashes_and_empty_nonces() {
         attester.ak_public.0[offset..offset + 2].copy_from_slice(&SHA1);
         let request = attest::protocol::ChallengeRequest {
             kubelet_key_sha256: None,
+            rehearsal: false,
             pool: "worker".to_owned(),
             name: None,
             attester: attester.into(),

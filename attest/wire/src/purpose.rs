@@ -3,6 +3,8 @@
 use crate::nonce::{PURPOSE_CONFIG, SpkiSha256};
 use crate::values::is_lower_hex;
 
+/// Purpose of evidence that is decided about as evidence for a config is, and earns nothing.
+pub const REHEARSAL: &str = "ignition-config.rehearsal";
 /// Separator between [`PURPOSE_CONFIG`] and the digest of a key: without characters that a URL has to escape, since Google's audience
 /// contains it.
 const KUBELET_KEY: &str = ".kubelet-key.";
@@ -40,6 +42,7 @@ mod tests {
         assert_eq!(kubelet_key(&purpose), Some(KEY));
         for other in [
             PURPOSE_CONFIG.to_owned(),
+            REHEARSAL.to_owned(),
             String::new(),
             "ignition-config.kubelet-key.".to_owned(),
             purpose.to_uppercase(),

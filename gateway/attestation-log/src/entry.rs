@@ -68,6 +68,7 @@ pub enum LineKind {
     Challenge,
     Evidence,
     Config,
+    Rehearsal,
     Counted,
     StoreAccepted,
     Checkpoint,
@@ -80,7 +81,7 @@ impl LineKind {
     /// Returns whether such lines are decisions about nodes.
     #[must_use]
     pub const fn is_decision(self) -> bool {
-        matches!(self, Self::Challenge | Self::Evidence | Self::Config)
+        matches!(self, Self::Challenge | Self::Evidence | Self::Config | Self::Rehearsal)
     }
 }
 

@@ -434,7 +434,7 @@ impl Journal {
     /// Makes durable what a decision without a line has used up, before its client is answered. Only refused evidence has used up anything:
     /// its challenge.
     async fn sync_spent(&self, record: &Record) -> Result<(), JournalError> {
-        let (Some(store), Decision::Evidence) = (&self.store, record.decision) else {
+        let (Some(store), Decision::Evidence | Decision::Rehearsal) = (&self.store, record.decision) else {
             return Ok(());
         };
         let sync = Arc::clone(&store.sync);

@@ -29,6 +29,8 @@ pub enum Decision {
     Evidence,
     /// Decision on serving a config, and on which.
     Config,
+    /// Decision on giving a ticket for evidence, in a rehearsal: nothing was given or kept, whatever the verdict.
+    Rehearsal,
 }
 
 /// Outcome of a decision.

@@ -22,7 +22,7 @@ use super::decisions::Decisions;
 use super::endorsers::{Endorsers, Vouched};
 use super::gateway::Gateway;
 use super::problem::Refusal;
-use super::{Peer, effort, overload};
+use super::{Peer, effort, evidence_context, overload};
 use crate::admission::{Admission, ClientSource, Spending};
 use crate::credentials::challenges;
 use crate::credentials::seal::SealKeyRing;
@@ -153,14 +153,15 @@ async fn issue(
         tracing::error!("cannot create a challenge: the system's random generator failed");
         return Err(Refusal::unavailable());
     };
-    let issue = || Challenge::issue(request, &vouched.endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
+    let policy = evidence_context::policy(pool, request.rehearsal);
+    let issue = || Challenge::issue(request, &vouched.endorsements, &policy, gateway_name, &drawn, now, lifetime);
     let length = effort::estimate_challenge(request.attester.kinds(), request.attester.tpm.as_ref());
     let issued = endpoint.admission.verification.run(source, length, issue).await?;
     let issued = match (issued, ek) {
-        (Err(reject), Some(ek)) if unknown_ek(&reject).is_some() && may_wait(pool, &vouched) => {
+        (Err(reject), Some(ek)) if unknown_ek(&reject).is_some() && !request.rehearsal && may_wait(pool, &vouched) => {
             // It may wait for an endorsement, once its evidence has shown that it is this TPM.
             let endorsements = vouched.endorsements.clone().allow(ek);
-            let issue = || Challenge::issue(request, &endorsements, &pool.policy, gateway_name, &drawn, now, lifetime);
+            let issue = || Challenge::issue(request, &endorsements, &policy, gateway_name, &drawn, now, lifetime);
             let mut issued = endpoint.admission.verification.run(source, length, issue).await??;
             if let Some(tpm) = &mut issued.challenge.subject.tpm {
                 tpm.unendorsed = true;

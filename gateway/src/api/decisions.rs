@@ -124,7 +124,7 @@ impl Decisions {
 /// Returns whether the store keeps a decision until it is recorded.
 fn is_pending(record: &Record) -> bool {
     match record.verdict {
-        Verdict::Trusted => true,
+        Verdict::Trusted => record.decision != Decision::Rehearsal,
         Verdict::Served => record.use_number.is_some(),
         Verdict::Refused => false,
     }

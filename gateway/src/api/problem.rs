@@ -278,25 +278,8 @@ impl Refusal {
     /// Returns the answer, which names the record of the attestation log, if there is one, and the command that accepts what it was refused
     /// for.
     pub(super) fn recorded_as(self, decision: Option<String>, is_acceptable: bool) -> Response {
-        let mut next_step = self.next_step().to_owned();
-        if let (Some(decision), true, false) = (&decision, is_acceptable, self.is_unavailable()) {
-            next_step = format!("{next_step} To accept it: `{}`.", accept_command(decision));
-        }
-        let Self {
-            code: Code { status, advice, .. },
-            message: told,
-            again_seconds,
-            ..
-        } = self;
-        let problem = Problem {
-            kind: format!("urn:attestation-gateway:problem:{}", advice.code),
-            title: advice.title.to_owned(),
-            status,
-            code: advice.code.to_owned(),
-            detail: Some(told.into()),
-            next_step,
-            decision,
-        };
+        let again_seconds = self.again_seconds;
+        let problem = self.problem(decision, is_acceptable);
         let Ok(body) = serde_json::to_vec(&problem) else {
             return empty_503();
         };
@@ -304,7 +287,7 @@ impl Refusal {
             (header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_CONTENT_TYPE)),
             (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
         ];
-        let Ok(status) = StatusCode::from_u16(status) else {
+        let Ok(status) = StatusCode::from_u16(problem.status) else {
             return empty_503();
         };
         let mut answer = (status, headers, body).into_response();
@@ -312,6 +295,28 @@ impl Refusal {
             answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }
         answer
+    }
+
+    /// Returns the refusal as the node gets it.
+    pub(super) fn problem(self, decision: Option<String>, is_acceptable: bool) -> Problem {
+        let mut next_step = self.next_step().to_owned();
+        if let (Some(decision), true, false) = (&decision, is_acceptable, self.is_unavailable()) {
+            next_step = format!("{next_step} To accept it: `{}`.", accept_command(decision));
+        }
+        let Self {
+            code: Code { status, advice, .. },
+            message: told,
+            ..
+        } = self;
+        Problem {
+            kind: format!("urn:attestation-gateway:problem:{}", advice.code),
+            title: advice.title.to_owned(),
+            status,
+            code: advice.code.to_owned(),
+            detail: Some(told.into()),
+            next_step,
+            decision,
+        }
     }
 }
 

@@ -222,7 +222,7 @@ fn today(settings: &Settings, logs: &[PathBuf], now: u64) -> anyhow::Result<Deci
 impl DecisionsToday {
     fn add(&mut self, fields: &RecordFields) {
         self.aggregated += fields.counted.unwrap_or(0);
-        if !fields.decides() {
+        if !fields.is_of_a_boot() {
             return;
         }
         let Some(pool) = self.pools.get_mut(&fields.pool) else {

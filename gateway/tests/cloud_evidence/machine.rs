@@ -101,6 +101,7 @@ impl Machine {
         let claimant_sha256 = offer.iter().any(|kind| kind.is_of_a_cloud()).then(|| sha256(&self.claimant));
         ChallengeRequest {
             kubelet_key_sha256: None,
+            rehearsal: false,
             pool: self.pool.clone(),
             name: self.name.clone(),
             attester: Attester {

@@ -541,6 +541,7 @@ pub fn digest(case: &Case) -> String {
 pub fn challenge_request(case: &Case, pool: &str) -> ChallengeRequest {
     ChallengeRequest {
         kubelet_key_sha256: None,
+        rehearsal: false,
         pool: pool.to_owned(),
         name: None,
         attester: Attester::from(case.attester()),

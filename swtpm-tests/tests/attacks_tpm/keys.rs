@@ -165,6 +165,7 @@ fn attack_03_keys_that_no_manufacturer_endorsed() {
     let (pair, ek_area, ak_area) = software_key();
     let software = ChallengeRequest {
         kubelet_key_sha256: None,
+        rehearsal: false,
         pool: "worker".to_owned(),
         name: None,
         attester: Presented::from(TpmAttester {

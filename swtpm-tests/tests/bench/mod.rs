@@ -165,6 +165,7 @@ pub fn endorsement_key(tpm: &mut TpmDevice) -> EndorsementKey {
 pub fn request(ek: &EndorsementKey, ak_public: &[u8]) -> ChallengeRequest {
     ChallengeRequest {
         kubelet_key_sha256: None,
+        rehearsal: false,
         pool: POOL.to_owned(),
         name: None,
         attester: Presented::from(TpmAttester {

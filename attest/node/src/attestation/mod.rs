@@ -107,6 +107,7 @@ pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<At
     } = target;
     let request = ChallengeRequest {
         kubelet_key_sha256: kubelet_key.map(HexDigest::from),
+        rehearsal: false,
         pool: pool.to_owned(),
         name: means.name.clone(),
         attester: means.offer(takes, gateway.base(), token),

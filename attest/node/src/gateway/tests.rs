@@ -314,6 +314,7 @@ fn challenge(answer: Option<String>) -> Result<SpkiSha256, GatewayError> {
     };
     let request = ChallengeRequest {
         kubelet_key_sha256: None,
+        rehearsal: false,
         pool: "worker".to_owned(),
         name: None,
         attester: attester.into(),

@@ -83,6 +83,10 @@ impl Verifier for NitroTpm {
         rules.reference_values().wants_sets()
     }
 
+    fn allow_after_boot(rules: &mut NitroTpmRules) {
+        rules.allow_after_boot();
+    }
+
     fn use_reference_sets(rules: &mut NitroTpmRules, sets: &Arc<ReferenceSets>) {
         rules.use_reference_sets(sets);
     }

@@ -126,6 +126,10 @@ impl NitroTpmRules {
     }
 
     /// Sets the pool's sets of reference values.
+    pub(super) const fn allow_after_boot(&mut self) {
+        self.pcrs.allow_after_boot();
+    }
+
     pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.pcrs.use_sets(sets);
     }

@@ -116,6 +116,10 @@ impl Verifier for AzureVtpm {
         rules.reference_values().wants_sets()
     }
 
+    fn allow_after_boot(rules: &mut AzureVtpmRules) {
+        rules.allow_after_boot();
+    }
+
     fn use_reference_sets(rules: &mut AzureVtpmRules, sets: &Arc<ReferenceSets>) {
         rules.use_reference_sets(sets);
     }

@@ -107,6 +107,10 @@ impl AzureVtpmRules {
     }
 
     /// Sets the pool's sets of reference values.
+    pub(super) const fn allow_after_boot(&mut self) {
+        self.reference_values.allow_after_boot();
+    }
+
     pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.reference_values.use_sets(sets);
     }

@@ -23,6 +23,10 @@ pub struct ChallengeRequest {
     /// ([`super::Discovery::kubelet_key`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet_key_sha256: Option<HexDigest>,
+    /// Set for a rehearsal: the answer to the evidence is [`super::RehearsalResponse`], and nothing is given or kept for it. The challenge's
+    /// purpose is then [`crate::purpose::REHEARSAL`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rehearsal: bool,
     /// Evidence that the node offers.
     pub attester: Attester,
 }

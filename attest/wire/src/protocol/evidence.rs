@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest, SecretText};
+use super::{Blob, CLAIMANT_BYTES, DOCUMENT_LIMIT_BYTES, HexDigest, Problem, SecretText};
 use crate::kinds::{Kind, Messages};
 use crate::nonce::sha256;
 use crate::tpm::TpmEvidence;
@@ -111,6 +111,43 @@ pub struct EvidenceResponse {
     /// Proof of this attestation for [`super::ReportRequest::proof`], and for nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<SecretText>,
+}
+
+/// Answer of [`super::EVIDENCE_PATH`] to the evidence of a rehearsal: what the gateway would decide about a machine that boots now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RehearsalResponse {
+    /// Id of the record in the gateway's attestation log. Absent if the gateway only counts such a refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decision: Option<String>,
+    /// Config set that the machine would get: `full` or `pre-approved`. Absent for a refusal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<String>,
+    /// Name that the machine would have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The refusal, if it would be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<Problem>,
+    /// Set if the refusal is one that an administrator may accept: a pool with `[waiting]` lets the machine wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub acceptable: bool,
+    /// The pool's requirements on the measured boot, in the order of the checks.
+    #[serde(default)]
+    pub requirements: Vec<RehearsedRequirement>,
+}
+
+/// Requirement of the pool on the measured boot, and whether this boot meets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RehearsedRequirement {
+    /// Section of `pool.toml` that has it.
+    pub section: String,
+    /// The requirement in words.
+    pub requirement: String,
+    /// Code of the refusal; absent if it is met.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
 }
 
 impl fmt::Debug for EvidenceResponse {

@@ -19,14 +19,14 @@ pub use crate::token::TokenEvidence;
 pub use crate::tpm::{TpmAttester, TpmEvidence, TpmTask};
 pub use crate::values::{BearerText, Blob, HexDigest, Nothing, SecretText};
 pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, Task};
-pub use evidence::{Evidence, EvidenceRequest, EvidenceResponse};
+pub use evidence::{Evidence, EvidenceRequest, EvidenceResponse, RehearsalResponse, RehearsedRequirement};
 pub use report::{REPORT_ERROR_LIMIT_CHARS, REPORT_JOURNAL_LIMIT_BYTES, ReportRequest, ReportResponse, ReportStage, is_unit};
 
 /// `GET`: the kind of this server. A Machine Config Server answers 404 here, so a node never sends its EK to one.
 pub const DISCOVERY_PATH: &str = "/v1/attest";
 /// `POST` [`ChallengeRequest`] → [`ChallengeResponse`].
 pub const CHALLENGE_PATH: &str = "/v1/attest/challenge";
-/// `POST` [`EvidenceRequest`] → [`EvidenceResponse`].
+/// `POST` [`EvidenceRequest`] → [`EvidenceResponse`]; in a rehearsal [`RehearsalResponse`].
 pub const EVIDENCE_PATH: &str = "/v1/attest/evidence";
 /// `POST` [`ReportRequest`] → [`ReportResponse`].
 pub const REPORT_PATH: &str = "/v1/report";

@@ -108,6 +108,21 @@ pub(super) fn show<C, B>(record: &Record<C, B>) {
     let grant = grant.map(|grant| grant.to_string()).unwrap_or_default();
     let said = record.not_attested.as_ref().and_then(NotAttested::message).unwrap_or_default();
     match (verdict, decision) {
+        (Verdict::Trusted, Decision::Rehearsal) => {
+            say!(
+                info,
+                record,
+                "REHEARSED {who}{name} pool={pool} peer={peer}{boot}: would be trusted: {reason}"
+            );
+        }
+        (Verdict::Refused, Decision::Rehearsal) => {
+            let code = code.as_deref().unwrap_or_default();
+            say!(
+                info,
+                record,
+                "REHEARSED {who}{name} pool={pool} peer={peer}{boot} code={code}: would be refused: {reason}"
+            );
+        }
         (Verdict::Trusted, _) => say!(info, record, "TRUSTED {who}{name} pool={pool} peer={peer}{boot}: {reason}"),
         (Verdict::Served, _) => {
             let shown = match shown {

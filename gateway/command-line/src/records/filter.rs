@@ -209,9 +209,14 @@ impl RecordFields {
             .collect()
     }
 
+    /// Returns whether the record is a decision about a node that boots.
+    pub fn is_of_a_boot(&self) -> bool {
+        self.decides() && self.decision != "rehearsal"
+    }
+
     /// Returns whether the record is a decision about a node, which has a verdict.
     pub fn decides(&self) -> bool {
-        matches!(self.decision.as_str(), "challenge" | "evidence" | "config")
+        matches!(self.decision.as_str(), "challenge" | "evidence" | "config" | "rehearsal")
     }
 }
 

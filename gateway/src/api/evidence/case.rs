@@ -1,6 +1,7 @@
 //! A decision about evidence in progress: its request, and the parts that are kept.
 
 mod membership;
+mod rehearsal;
 mod stored_parts;
 mod waiting;
 
@@ -40,14 +41,14 @@ struct DecisionBasis {
 }
 
 impl DecisionBasis {
-    fn from_nothing_yet(endpoint: &EvidenceEndpoint, pool: &Pool) -> Self {
+    fn from_nothing_yet(endpoint: &EvidenceEndpoint, asked: &EvidenceAsked<'_>) -> Self {
         let basis = Basis {
             server_keys: endpoint.tls.server_keys(),
-            policy: Some(pool.policy.clone()),
+            policy: Some(asked.policy().into_owned()),
             ..Basis::default()
         };
         let mut anchors = RequestAnchors::default();
-        anchors.use_reference_sets(pool);
+        anchors.use_reference_sets(&asked.pool);
         Self {
             anchors,
             basis,
@@ -72,16 +73,18 @@ pub(super) struct EvidenceCase<'r> {
 }
 
 /// Finished decision with its inputs.
-pub(super) struct DecidedCase {
+pub(super) struct DecidedCase<T> {
     record: Record,
     made: DecisionBasis,
-    outcome: Result<Response, Refusal>,
+    /// Set if the machine begins to wait for an administrator's answer.
+    begins_to_wait: bool,
+    outcome: T,
 }
 
 impl<'r> EvidenceCase<'r> {
     /// Starts a case of which only the server keys and the policy are known.
     pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, record: Record) -> Self {
-        let made = DecisionBasis::from_nothing_yet(endpoint, &asked.pool);
+        let made = DecisionBasis::from_nothing_yet(endpoint, &asked);
         Self {
             endpoint,
             asked,
@@ -95,7 +98,7 @@ impl<'r> EvidenceCase<'r> {
     ///
     /// # Errors
     /// A refusal that is not a decision: the gateway cannot answer now.
-    pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<DecidedCase, Refusal> {
+    pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<DecidedCase<Result<Response, Refusal>>, Refusal> {
         let outcome = match self.earn_by_what_stands(awaited).await {
             Ok(earned) => Ok(answer(&earned)),
             Err(refusal) if refusal.is_unavailable() => return Err(refusal),
@@ -108,7 +111,12 @@ impl<'r> EvidenceCase<'r> {
             }
         };
         let Self { record, made, .. } = self;
-        Ok(DecidedCase { record, made, outcome })
+        Ok(DecidedCase {
+            record,
+            made,
+            begins_to_wait: outcome.as_ref().is_err_and(Refusal::is_unavailable),
+            outcome,
+        })
     }
 
     /// Runs [`Self::earn`], and retries if its inputs have changed meanwhile: an administrator has taken the machine off a list, or the
@@ -137,7 +145,7 @@ impl<'r> EvidenceCase<'r> {
         }
         self.record = begun.clone();
         self.record.decide_at(self.asked.now.as_secs());
-        self.made = DecisionBasis::from_nothing_yet(self.endpoint, &self.asked.pool);
+        self.made = DecisionBasis::from_nothing_yet(self.endpoint, &self.asked);
         Ok(())
     }
 
@@ -224,7 +232,7 @@ impl<'r> EvidenceCase<'r> {
     /// Holds what was proven against the pool: by its policy, and by what names its machines.
     fn appraise(&mut self, vouched: Vouched, claims: Claims) -> DecisionInput {
         let (endpoint, EvidenceAsked { pool, now, peer, .. }) = (self.endpoint, self.asked.clone());
-        let appraised = attest::appraise(claims.clone(), &pool.policy, now);
+        let appraised = attest::appraise(claims.clone(), &self.asked.policy(), now);
         let admitted = match &appraised {
             Ok(result) => self.admit(&pool, result.claims()),
             Err(_) => Ok(None),
@@ -254,6 +262,9 @@ impl<'r> EvidenceCase<'r> {
         makers: Option<Arc<EkRootsInUse>>,
         awaited: &Awaited,
     ) -> Result<GrantingDecision, Refusal> {
+        if self.asked.challenge.is_rehearsal() {
+            return self.rehearse_decision(verified, makers).await;
+        }
         let (endpoint, pool) = (self.endpoint, Arc::clone(&self.asked.pool));
         endpoint.decisions.can_record()?;
         let (pools, endorsers, awaited) = (Arc::clone(&endpoint.pools), Arc::clone(&endpoint.endorsers), awaited.clone());
@@ -288,20 +299,28 @@ impl<'r> EvidenceCase<'r> {
             }
             Err(turned) => {
                 endpoint.decisions.end(&self.record.id);
-                let EvidenceRefusal {
-                    refusal,
-                    record,
-                    is_somebodys,
-                    obstacle,
-                } = turned;
-                if let Some(record) = record {
-                    self.record = *record;
-                }
-                self.made.claimed = is_somebodys;
-                self.note_obstacle(&pool, obstacle, &refusal)?;
-                Err(*refusal)
+                Err(self.refused(&pool, turned)?)
             }
         }
+    }
+
+    /// Takes over what a refusal says of the machine, and what an administrator may accept of it.
+    ///
+    /// # Errors
+    /// The machine may be named yet.
+    fn refused(&mut self, pool: &Pool, refusal: EvidenceRefusal) -> Result<Refusal, Refusal> {
+        let EvidenceRefusal {
+            refusal,
+            record,
+            is_somebodys,
+            obstacle,
+        } = refusal;
+        if let Some(record) = record {
+            self.record = *record;
+        }
+        self.made.claimed = is_somebodys;
+        self.note_obstacle(pool, obstacle, &refusal)?;
+        Ok(*refusal)
     }
 
     /// Returns whether a refused machine is known: it is on the allowlist, in an inventory, or has a name, or its instance has an owner.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse, SecretText};
+use attest::protocol::{CONFIG_PREFIX, DOCUMENT_LIMIT_BYTES, Evidence, EvidenceRequest, EvidenceResponse, RehearsalResponse, SecretText};
 use attest::{Challenge, NodeIdentity, Submission, UnixTime};
 use attest_log::admin::{By, Verb};
 use attest_log::{Decision, DeltaBases, Record, ShownEvidence};
@@ -25,7 +25,7 @@ use axum::{Extension, Json};
 use zeroize::Zeroizing;
 
 use super::Peer;
-use super::decisions::Decisions;
+use super::decisions::{Decided, Decisions};
 use super::endorsers::Endorsers;
 use super::evidence_context::EvidenceAsked;
 use super::gateway::Gateway;
@@ -132,6 +132,10 @@ pub(super) async fn post(
     };
     let mut record = record(pool.name());
     note(opened.peek(), &mut record);
+    let is_rehearsal = opened.peek().is_rehearsal();
+    if is_rehearsal {
+        record.decision = Decision::Rehearsal;
+    }
 
     // What costs less than to spend a challenge goes before that, and leaves the challenge as it is. So of it there is nothing in the record.
     if let Err(refusal) = screen(&endpoint, opened.peek(), &request.evidence) {
@@ -168,7 +172,18 @@ pub(super) async fn post(
         source: endpoint.admission.source(peer.ip()),
         now,
     };
-    match EvidenceCase::new(&endpoint, asked, record).decide(&awaited).await {
+    let case = EvidenceCase::new(&endpoint, asked, record);
+    if is_rehearsal {
+        return match case.rehearse(&awaited).await {
+            Ok(rehearsed) => {
+                endpoint
+                    .answer_rehearsal(rehearsed.decided(spent, request.evidence, &endpoint.delta_bases))
+                    .await
+            }
+            Err(unavailable) => unavailable.into_response(),
+        };
+    }
+    match case.decide(&awaited).await {
         Ok(judged) => {
             let decided = judged.decided(spent, request.evidence, &endpoint.delta_bases);
             let answer = endpoint.decisions.answer(decided).await;
@@ -194,6 +209,21 @@ fn screen(endpoint: &EvidenceEndpoint, challenge: &Challenge, evidence: &Evidenc
 }
 
 impl EvidenceEndpoint {
+    /// Records a rehearsal, and answers what a boot would get.
+    async fn answer_rehearsal(&self, decided: Decided<RehearsalResponse>) -> Response {
+        let recorded = match self.decisions.record(decided).await {
+            Ok(recorded) => recorded,
+            Err(error) => return Refusal::because(&error).into_response(),
+        };
+        let decision = recorded.line().map(str::to_owned);
+        let mut answer = recorded.into_inner();
+        if let Some(refusal) = &mut answer.refusal {
+            refusal.decision.clone_from(&decision);
+        }
+        answer.decision = decision;
+        ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(answer)).into_response()
+    }
+
     /// Spends one challenge from the store's budget, if it has one; returns how long this source must wait if there is nothing left.
     fn over_budget(&self, peer: IpAddr, now: UnixTime) -> Option<Duration> {
         let spends = self.admission.spends.as_ref()?;

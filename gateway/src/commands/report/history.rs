@@ -135,7 +135,7 @@ impl DecisionHistory {
                 *self.marks.entry((day, mark)).or_default() += 1;
             }
         }
-        if !fields.decides() || day >= DAYS {
+        if !fields.is_of_a_boot() || day >= DAYS {
             return;
         }
         let count = self.pools.entry(fields.pool.clone()).or_default().entry(day).or_default();

@@ -3,17 +3,20 @@
 use attest::Challenge;
 use attest::protocol::Evidence;
 use attest_log::{Basis, DeltaBases, LargeParts, Likened, RequestDigests, Verdict};
-use axum::response::Response;
 
 use super::{DecidedCase, DecisionBasis};
 use crate::api::decisions::Decided;
-use crate::api::problem::Refusal;
 use crate::credentials::challenges::Spent;
 
-impl DecidedCase {
+impl<T> DecidedCase<T> {
     /// Returns the decision with those of its inputs that may be kept.
-    pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &DeltaBases) -> Decided<Result<Response, Refusal>> {
-        let Self { mut record, made, outcome } = self;
+    pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &DeltaBases) -> Decided<T> {
+        let Self {
+            mut record,
+            made,
+            begins_to_wait,
+            outcome,
+        } = self;
         let DecisionBasis {
             anchors,
             mut basis,
@@ -21,8 +24,7 @@ impl DecidedCase {
             ..
         } = made;
         let mut kept = LargeParts::new();
-        // Whoever begins to wait is answered with 503, and his evidence is what the administrator reads.
-        let begins_to_wait = outcome.as_ref().is_err_and(Refusal::is_unavailable);
+        // The evidence of a machine that begins to wait is what the administrator reads.
         let proven = record.claims.is_some() || is_activated(spent.challenge(), &evidence, begins_to_wait);
         // Whoever reads the document of an instance that belongs to nobody could claim it.
         let exposes = evidence.aws_identity_document.is_some() && !claimed;

@@ -28,6 +28,13 @@ pub(super) struct WaitsFor {
     may_wait: bool,
 }
 
+impl WaitsFor {
+    /// Returns what an administrator may accept.
+    pub(super) fn into_acceptable(self) -> Acceptable {
+        self.about
+    }
+}
+
 impl EvidenceCase<'_> {
     /// Notes what the machine is refused for, if an administrator may accept it. A machine outside the pool's inventory cannot raise a
     /// question about its boot.
@@ -48,7 +55,7 @@ impl EvidenceCase<'_> {
                 None => return Ok(()),
             },
             Obstacle::Policy => {
-                let Some(values) = new_values(&claims, &pool.policy, self.asked.now) else {
+                let Some(values) = new_values(&claims, &self.asked.policy(), self.asked.now) else {
                     return Ok(());
                 };
                 match self.admit(pool, &claims) {

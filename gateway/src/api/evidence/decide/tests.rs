@@ -145,6 +145,7 @@ impl Case {
 fn claims(pool: &Pool) -> Claims {
     let request = ChallengeRequest {
         kubelet_key_sha256: None,
+        rehearsal: false,
         pool: "worker".to_owned(),
         name: Some(NAME.to_owned()),
         attester: Attester {

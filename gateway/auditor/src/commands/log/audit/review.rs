@@ -192,7 +192,7 @@ impl<'b> Reviewer<'b> {
         serde_json::from_str::<OfEvents>(text)?.check(&mut differences);
         let of_certificate = line.decision == Decision::Config && line.shown == ShownEvidence::Kubelet;
         let (again, judged) = match line.decision {
-            Decision::Evidence => line.evidence(text, self.blobs, &mut differences),
+            Decision::Evidence | Decision::Rehearsal => line.evidence(text, self.blobs, &mut differences),
             Decision::Challenge => line.challenge(&mut differences),
             Decision::Config if of_certificate => line.certificate(text, self.blobs, &mut differences),
             Decision::Config => line.config(&mut differences),
@@ -218,7 +218,7 @@ impl<'b> Reviewer<'b> {
             ..
         } = line.0;
         Ok(Review {
-            of_proof: decision == Decision::Evidence || of_certificate,
+            of_proof: matches!(decision, Decision::Evidence | Decision::Rehearsal) || of_certificate,
             recorded,
             again,
             judged,
@@ -282,7 +282,7 @@ impl ReviewedDecision {
     fn check_verdict(&self, differences: &mut Differences) {
         let fits = matches!(
             (self.decision, self.verdict),
-            (_, Verdict::Refused) | (Decision::Evidence, Verdict::Trusted) | (Decision::Config, Verdict::Served)
+            (_, Verdict::Refused) | (Decision::Evidence | Decision::Rehearsal, Verdict::Trusted) | (Decision::Config, Verdict::Served)
         );
         if !fits {
             differences.add("a decision of this kind cannot have this verdict");

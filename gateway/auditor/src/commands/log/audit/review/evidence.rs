@@ -2,7 +2,7 @@
 
 use attest::{AttestationResult, Kind, NodeIdentity, Reject};
 use attest_audit::replay::{ReplayError, replay};
-use attest_log::{Basis, Blobs, ShownEvidence, TICKET_LATE_LIMIT_SECONDS, Verdict, WouldRefuse, refused_for, trusted_by};
+use attest_log::{Basis, Blobs, Decision, ShownEvidence, TICKET_LATE_LIMIT_SECONDS, Verdict, WouldRefuse, refused_for, trusted_by};
 
 use super::{Differences, ReviewStatus, ReviewedDecision, TICKET_LIMIT_SECONDS, refused_by_others};
 
@@ -92,6 +92,9 @@ impl ReviewedDecision {
         let Some(challenge) = &basis.challenge else { return };
         let subject = &challenge.subject;
         differences.same("pool", &self.pool, &challenge.pool);
+        if challenge.is_rehearsal() != (self.decision == Decision::Rehearsal) {
+            differences.add("its challenge has another purpose");
+        }
         differences.same("kinds", &self.kinds, &subject.kinds());
         let shown = if subject.tpm.is_some() {
             ShownEvidence::Tpm
@@ -120,7 +123,7 @@ impl ReviewedDecision {
         } else {
             differences.same("name", &self.name.as_ref(), &given);
         }
-        let token = self.verdict == Verdict::Trusted && self.kinds.contains(&Kind::Token);
+        let token = self.decision == Decision::Evidence && self.verdict == Verdict::Trusted && self.kinds.contains(&Kind::Token);
         if self.use_number.is_some() != token {
             differences.add("use_number is required exactly if a token comes with the evidence");
         }
@@ -151,12 +154,14 @@ impl ReviewedDecision {
 
     fn check_ticket(&self, differences: &mut Differences) {
         match self.ticket {
+            Some(_) if self.decision == Decision::Rehearsal => differences.add("a rehearsal gives no ticket"),
             Some(ticket)
                 if ticket.expires >= self.at
                     && ticket.expires - self.at <= TICKET_LIMIT_SECONDS
                     && ticket.late_seconds <= TICKET_LATE_LIMIT_SECONDS
                     && ticket.uses > 0 => {}
             Some(_) => differences.add("the ticket's terms are impossible"),
+            None if self.decision == Decision::Rehearsal => {}
             None => differences.add("ticket is missing"),
         }
     }

@@ -1,14 +1,16 @@
 //! Rehearsals: the decision of a boot, of which only the record is kept.
 
 use attest::nonce::PURPOSE_CONFIG;
-use attest::protocol::{ChallengeRequest, RehearsalResponse};
+use attest::protocol::{Blob, ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, RehearsalResponse};
 use attest::purpose::REHEARSAL;
 use attest::tpm::boot_complete::{BOOT_COMPLETE_PCR, CLOSING_WORD, extended};
-use attest::{HashAlg, SpkiSha256};
+use attest::{HashAlg, Kind, SpkiSha256};
 use attest_gateway::credentials::challenges;
 use attest_gateway::credentials::seal::SealKeyRing;
 use serde_json::{Value, json};
 
+use crate::cloud_evidence::machine::{Machine, REGION};
+use crate::cloud_evidence::site::{self, DOCUMENT};
 use crate::support::node::Node;
 use crate::support::soft_tpm::SoftKey;
 use crate::support::{Answer, Case, Gateway, POOL, next_boot, tpm};
@@ -198,4 +200,35 @@ async fn unknown_and_revoked_machines_are_refused_before_they_show_anything() {
             .await
             .refused(400, "malformed-request");
     }
+}
+
+/// Shows the identity document of an instance. Returns the answer.
+async fn shows_document(gateway: &Gateway, machine: &Machine, rehearsal: bool) -> Answer {
+    let request = ChallengeRequest {
+        rehearsal,
+        ..machine.request(&[Kind::AwsIdentityDocument])
+    };
+    let challenged = gateway.post("/v1/attest/challenge", &request).await;
+    let ChallengeResponse { challenge, .. } = serde_json::from_slice(&challenged.body).unwrap();
+    let evidence = Evidence {
+        aws_identity_document: Some(machine.document(REGION.sign(&machine.aws.identity_document()))),
+        claimant: Some(Blob(machine.claimant.to_vec())),
+        ..Evidence::default()
+    };
+    gateway.post("/v1/attest/evidence", &EvidenceRequest { challenge, evidence }).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rehearsal_claims_no_instance() {
+    let mut gateway = site::init(r#"[["aws-identity-document"]]"#, &[DOCUMENT]);
+    gateway.run();
+    let (one, other) = (Machine::another(), Machine::another());
+    assert_eq!(said(&shows_document(&gateway, &one, true).await).grant.as_deref(), Some("full"));
+    // Whoever reads the log could claim the instance by its document.
+    assert!(records(&gateway)[0]["basis"]["evidence"].is_null());
+    shows_document(&gateway, &other, false).await.ticket();
+    let rehearsed = said(&shows_document(&gateway, &one, true).await);
+    assert_eq!(rehearsed.refusal.unwrap().code, "instance-claimed");
+    let audit = audited(&gateway);
+    assert!(audit.contains(" whole"), "{audit}");
 }

@@ -135,6 +135,12 @@ impl TpmServer {
         Self::switch_on(&manufacture(folder, endorsement)?, "not-need-init,startup-clear")
     }
 
+    /// Like [`TpmServer::start`], with these PCR banks, in the notation of `swtpm_setup`, in place of SHA-256's alone.
+    pub fn start_with_banks(folder: &Path, endorsement: TestEndorsement<'_>, banks: &str) -> Result<Self> {
+        let state = manufacture_with(folder, endorsement, &["--pcr-banks", banks])?;
+        Self::switch_on(&state, "not-need-init,startup-clear")
+    }
+
     fn switch_on(state: &Path, flags: &str) -> Result<Self> {
         for _ in 0..PORTS_ATTEMPTS {
             if let Some(server) = Self::try_start(state, flags)? {

@@ -24,5 +24,6 @@ mod estate;
 mod kubelet_key;
 #[path = "../../attest/tests/log_builder/mod.rs"]
 mod log_builder;
+mod rehearsal;
 mod tpm_retry;
 mod waiting;

@@ -4,7 +4,7 @@
 //! bounded, except while Ignition waits too ([`WaitLimits`]). The work runs in its own thread, and only the thread that watches the clock
 //! writes the pointer. So a TPM or a network that hangs cannot hold up the boot, and nothing is written after the deadline.
 
-mod opened_tpm;
+pub(crate) mod opened_tpm;
 mod tickets;
 
 use std::path::{Path, PathBuf};

@@ -58,7 +58,8 @@ pub fn json(keys: &[EndorsementKey]) -> Value {
     each.collect()
 }
 
-fn issuer(certificate: &[u8]) -> String {
+/// Returns the issuer of a certificate, for a person.
+pub(crate) fn issuer(certificate: &[u8]) -> String {
     X509Certificate::from_der(certificate).map_or_else(
         |_| "an issuer that cannot be read".to_owned(),
         |(_, certificate)| printable(&certificate.issuer().to_string()),

@@ -11,6 +11,8 @@
 //!
 //! A first boot may start over, and gateways still recognise this node ([`claimant`]), until Ignition is done ([`forget`]).
 //!
+//! A running machine can rehearse its attestation, and learn what a boot would get ([`rehearsal`]).
+//!
 //! If the attestation or Ignition fails, the gateway gets a report with the journal, without its secrets ([`report`]).
 //!
 //! A node that got the pre-approved config returns for the full one when its kubelet has a certificate ([`config`]), and has Ignition apply
@@ -41,6 +43,7 @@ pub mod keep;
 pub mod kubelet;
 pub mod platform;
 pub mod pointer;
+pub mod rehearsal;
 pub mod report;
 pub mod tpm;
 pub mod wait;

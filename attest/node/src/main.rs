@@ -20,6 +20,7 @@ use attest_node::keep;
 use attest_node::kubelet::key::{self, KeyPaths};
 use attest_node::kubelet::{self, kubeconfig, store, unit};
 use attest_node::platform::{KubeletKey, NodePlatform};
+use attest_node::rehearsal::{self, RehearsalOptions};
 use attest_node::report::{self, ReportedFailure};
 use attest_node::tpm::{AkKind, EkChoice, device};
 use attest_wire::protocol::HOLD_LIMIT_SECONDS;
@@ -112,6 +113,11 @@ enum Command {
         after_help = "Example: as the unit in the initramfs does during the first boot\n  attest-node attest\n\nExample: with a pointer config in a file\n  attest-node attest --pointer pointer.ign --out /usr/lib/ignition/user.ign\n\nFinds the pointer config as Ignition would, and attests to its gateway with the TPM, the cloud's evidence, or both. Then writes the pointer\nconfig with the ticket to Ignition's user.ign.\n\nOn a failure, the pointer config is unchanged, except for a header that reports the failure to the gateway. One line on stderr has the\nfailure, its code, and the next step.\n\nExit codes: 0 attested, or nothing to attest to; 1 not attested; 2 wrong usage."
     )]
     Attest(Box<AttestArguments>),
+    /// Rehearse the attestation of this running machine, and print what a boot would get, and why
+    #[command(
+        after_help = "Example: by the pointer config of this machine\n  attest-node try\n\nExample: by a gateway, before there is a pointer config\n  attest-node try --gateway https://api-int.example:22623 --pool worker --ca mcs-ca.crt\n\nThe command changes nothing. The gateway gives no ticket, binds no name or instance, and asks no administrator; its log gets a record\n`rehearsal`. It decides as if this machine were booting: a boot that is complete is only noted. It prints each requirement of the pool on the\nmeasured boot, and whether this boot meets it. No line has a secret.\n\nA pool whose only evidence needs a provisioning token refuses a rehearsal, which shows none.\n\nExit codes: 0 every gateway of the pointer config would trust this machine; 1 not; 2 wrong usage."
+    )]
+    Try(Box<TryArguments>),
     /// List this TPM's endorsement keys
     #[command(subcommand)]
     Ek(EkCommand),
@@ -252,6 +258,50 @@ struct ReportArguments {
     boot_id: PathBuf,
 }
 
+// Options of `try`.
+#[derive(clap::Args)]
+struct TryArguments {
+    /// Pointer config [default: the copy of this boot's; else as Ignition: user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data]
+    #[arg(long, value_name = "FILE")]
+    pointer: Option<PathBuf>,
+    /// URL of a gateway, https://HOST:PORT, instead of a pointer config
+    #[arg(long, value_name = "URL", conflicts_with = "pointer", requires = "ca")]
+    gateway: Option<String>,
+    /// Pool of the gateway
+    #[arg(long, value_name = "POOL", default_value = "worker", requires = "gateway")]
+    pool: String,
+    /// PEM file with the gateway's MCS CA
+    #[arg(long, value_name = "FILE", requires = "gateway")]
+    ca: Option<PathBuf>,
+    /// Firmware's event log; sent if the file exists
+    #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
+    event_log: PathBuf,
+    /// Time limit for each of TPM, cloud and gateway, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600))]
+    deadline: u64,
+    /// Kind of attestation key: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM does not support that]
+    #[arg(long, value_name = "KIND")]
+    ak: Option<AkKind>,
+    /// Node name to request from the gateway
+    #[arg(long)]
+    name: Option<String>,
+    /// Output format: text, or json
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: ListFormat,
+    /// File with the kernel command line, which names the platform
+    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
+    cmdline: PathBuf,
+    /// Folder of the firmware's DMI tables, which name the cloud
+    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
+    dmi: PathBuf,
+    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
+    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
+    metadata: MetadataAddress,
+    /// AWS's program that gets the attestation document from a NitroTPM; a bare name is searched in PATH
+    #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
+    nitro_tpm_attest: PathBuf,
+}
+
 // Options of `boot complete`.
 #[derive(clap::Args)]
 struct CompleteArguments {
@@ -324,6 +374,36 @@ struct ConfigArguments {
     /// Root of the system to which the config is applied
     #[arg(long, hide = true, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
+}
+
+impl TryArguments {
+    fn settings(self, tcti: String, ek: EkChoice, kept: PathBuf) -> RehearsalOptions {
+        let gateway = self.gateway.zip(self.ca).map(|(url, ca)| (url, self.pool, ca));
+        RehearsalOptions {
+            boot: BootOptions {
+                pointer: self.pointer,
+                output: None,
+                tcti,
+                event_log: self.event_log,
+                deadline: Duration::from_secs(self.deadline),
+                wait: None,
+                hold: Duration::ZERO,
+                ak: self.ak,
+                ek,
+                name: self.name,
+                kubelet_key: false,
+                cmdline: self.cmdline,
+                dmi: self.dmi,
+                metadata: self.metadata,
+                nitro_tpm_attest: self.nitro_tpm_attest,
+                state: PathBuf::new(),
+                kept_folder: kept,
+                storage: Storage::Nowhere,
+            },
+            gateway,
+            json: matches!(self.output, ListFormat::Json),
+        }
+    }
 }
 
 impl ConfigArguments {
@@ -422,6 +502,7 @@ fn main() -> ExitCode {
     };
     match command {
         Command::Attest(arguments) => boot::run(arguments.settings(tcti, ek, kept)),
+        Command::Try(arguments) => rehearsal::run(&arguments.settings(tcti, ek, kept)),
         Command::Ek(EkCommand::List { output }) => list_eks(&tcti, ek, output),
         Command::Config(command) => {
             let (arguments, purpose) = match command {

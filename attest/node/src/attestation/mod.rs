@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use attest_wire::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
 use attest_wire::protocol::{
-    ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, HexDigest, SecretText, TokenEvidence, TpmEvidence, TpmTask,
+    ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, HexDigest, RehearsalResponse, SecretText, TokenEvidence, TpmEvidence,
+    TpmTask,
 };
 use attest_wire::tpm::LOG_LIMIT_BYTES;
 use attest_wire::tpm::wire::HashAlg;
@@ -100,31 +101,19 @@ fn list(kinds: &BTreeSet<Kind>) -> String {
 pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<AttestationOutcome, Failure> {
     let AttestationTarget {
         gateway,
-        takes,
         pool,
-        token,
         kubelet_key,
+        ..
     } = target;
-    let request = ChallengeRequest {
-        kubelet_key_sha256: kubelet_key.map(HexDigest::from),
-        rehearsal: false,
-        pool: pool.to_owned(),
-        name: means.name.clone(),
-        attester: means.offer(takes, gateway.base(), token),
-    };
-    let offered = request.attester.kinds();
-    if offered.is_empty() {
-        return Err(Failure::new(
-            "no-accepted-evidence",
-            format!("this node has no kind of evidence that the gateway accepts: {}", list(takes)),
-            "enable the TPM 2.0; in a cloud, give the instance what its evidence needs, such as a service account or a role",
-        ));
-    }
+    let (request, offered) = offer(target, means, false)?;
+    let purpose = kubelet_key
+        .as_ref()
+        .map_or_else(|| PURPOSE_CONFIG.to_owned(), purpose::with_kubelet_key);
     let (mut challenges, mut held, mut waited) = (0, gateway.held(), gateway.waited());
     loop {
         challenges += 1;
         let (challenge, server_key) = gateway.challenge(&request)?;
-        check_challenge(&challenge, &offered, kubelet_key.as_ref())?;
+        check_challenge(&challenge, &offered, &purpose)?;
         let binding = ChallengeBinding {
             nonce: challenge.nonce.as_ref(),
             purpose: &challenge.purpose,
@@ -161,6 +150,52 @@ pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<At
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Rehearses an attestation: returns what the gateway would decide.
+///
+/// # Errors
+/// The gateway's refusal of a challenge, or the reason why the node could not show evidence.
+pub fn rehearse(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<RehearsalResponse, Failure> {
+    let (request, offered) = offer(target, means, true)?;
+    let (challenge, server_key) = target.gateway.challenge(&request)?;
+    check_challenge(&challenge, &offered, purpose::REHEARSAL)?;
+    let binding = ChallengeBinding {
+        nonce: challenge.nonce.as_ref(),
+        purpose: &challenge.purpose,
+        pool: target.pool,
+        server_key: &server_key,
+    };
+    let (evidence, _) = answer(&challenge, &binding, means, target)?;
+    let challenge = challenge.challenge;
+    Ok(target.gateway.rehearse(&EvidenceRequest { challenge, evidence })?)
+}
+
+/// Returns the request for a challenge, with the kinds that the node offers.
+fn offer(target: AttestationTarget<'_>, means: &Means<'_>, rehearsal: bool) -> Result<(ChallengeRequest, BTreeSet<Kind>), Failure> {
+    let AttestationTarget {
+        gateway,
+        takes,
+        pool,
+        token,
+        kubelet_key,
+    } = target;
+    let request = ChallengeRequest {
+        kubelet_key_sha256: kubelet_key.map(HexDigest::from),
+        rehearsal,
+        pool: pool.to_owned(),
+        name: means.name.clone(),
+        attester: means.offer(takes, gateway.base(), token),
+    };
+    let offered = request.attester.kinds();
+    if offered.is_empty() {
+        return Err(Failure::new(
+            "no-accepted-evidence",
+            format!("this node has no kind of evidence that the gateway accepts: {}", list(takes)),
+            "enable the TPM 2.0; in a cloud, give the instance what its evidence needs, such as a service account or a role",
+        ));
+    }
+    Ok((request, offered))
 }
 
 /// Returns evidence of each kind that the task asks for, and the node's identities in it.
@@ -243,10 +278,9 @@ fn refuse(what: String) -> Failure {
     )
 }
 
-/// Checks that a challenge asks only for evidence for this purpose, with the kubelet's future key, of kinds that the node has offered.
-fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>, kubelet_key: Option<&SpkiSha256>) -> Result<(), Failure> {
-    // With the key that was told, no other and none, so that whatever is signed says it.
-    let purpose = kubelet_key.map_or_else(|| PURPOSE_CONFIG.to_owned(), purpose::with_kubelet_key);
+/// Checks that a challenge asks only for evidence for this purpose, of kinds that the node has offered. A purpose names the kubelet's future
+/// key that was told, so that whatever is signed says it.
+fn check_challenge(challenge: &ChallengeResponse, offered: &BTreeSet<Kind>, purpose: &str) -> Result<(), Failure> {
     if challenge.purpose != purpose {
         return Err(refuse(format!("evidence for the purpose {:?}", printable(&challenge.purpose))));
     }
@@ -356,7 +390,8 @@ mod tests {
         let key = SpkiSha256([7; 32]);
         let check = |purpose: &str, key: Option<&SpkiSha256>| {
             let challenge = challenge(|challenge| purpose.clone_into(&mut challenge.purpose));
-            let checked = check_challenge(&challenge, &BTreeSet::from([Kind::Tpm]), key);
+            let wanted = key.map_or_else(|| PURPOSE_CONFIG.to_owned(), purpose::with_kubelet_key);
+            let checked = check_challenge(&challenge, &BTreeSet::from([Kind::Tpm]), &wanted);
             checked.map_err(|failure| failure.code)
         };
         let refused = || Err("gateway-task".to_owned());
@@ -405,7 +440,7 @@ mod tests {
     /// Checks the response of a node that has offered its TPM, Azure's key in it and a token, to a challenge.
     fn check(change: impl FnOnce(&mut ChallengeResponse), refused_for: Option<&str>) {
         let offered = BTreeSet::from([Kind::Tpm, Kind::AzureVtpm, Kind::Token]);
-        let result = check_challenge(&challenge(change), &offered, None).map_err(|failure| (failure.code, failure.reason));
+        let result = check_challenge(&challenge(change), &offered, PURPOSE_CONFIG).map_err(|failure| (failure.code, failure.reason));
         match refused_for {
             None => assert_eq!(result, Ok(())),
             Some(reason) => {

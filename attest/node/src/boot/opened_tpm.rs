@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use attest_wire::Kind;
+use attest_wire::tpm::wire::HashAlg;
 
 use super::BootOptions;
 use crate::attestation::cloud::{CloudEvidence, CloudMeans, NitroTpmSource, OwnTpm};
@@ -16,13 +17,13 @@ use crate::platform::CloudInstance;
 use crate::tpm::{AkKind, EndorsementKey, TpmDevice, TpmError};
 
 /// A TPM with the EK that it attests by.
-pub(super) struct OpenedTpm {
+pub(crate) struct OpenedTpm {
     tpm: TpmDevice,
     ek: EndorsementKey,
     intermediates: Vec<Vec<u8>>,
 }
 
-pub(super) fn open(settings: &BootOptions, deadline: Deadline) -> Result<OpenedTpm, TpmError> {
+pub(crate) fn open(settings: &BootOptions, deadline: Deadline) -> Result<OpenedTpm, TpmError> {
     let mut tpm = TpmDevice::open_until(&settings.tcti, deadline)?;
     let ek = tpm.endorsement_key(settings.ek)?;
     let intermediates = if ek.certificate.is_some() {
@@ -38,7 +39,17 @@ pub(super) fn open(settings: &BootOptions, deadline: Deadline) -> Result<OpenedT
 }
 
 impl OpenedTpm {
-    pub(super) fn means<'a>(&'a mut self, settings: &BootOptions) -> Result<(TpmMeans<'a>, Vec<String>), TpmError> {
+    /// Returns the EK that it attests by.
+    pub(crate) const fn ek(&self) -> &EndorsementKey {
+        &self.ek
+    }
+
+    /// Returns the boot-complete PCR, by bank.
+    pub(crate) fn boot_complete_pcr(&mut self) -> Result<Vec<(HashAlg, Vec<u8>)>, TpmError> {
+        self.tpm.boot_complete_pcr()
+    }
+
+    pub(crate) fn means<'a>(&'a mut self, settings: &BootOptions) -> Result<(TpmMeans<'a>, Vec<String>), TpmError> {
         let ak = match settings.ak {
             Some(ak) => ak,
             None if self.tpm.can_make(AkKind::EccP256)? => AkKind::EccP256,
@@ -51,7 +62,7 @@ impl OpenedTpm {
 }
 
 /// Finds the evidence of the cloud that this instance runs in.
-pub(super) fn cloud_means<'a>(
+pub(crate) fn cloud_means<'a>(
     settings: &BootOptions,
     instance: &'a CloudInstance,
     takes: &BTreeSet<Kind>,

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 
 use attest_wire::protocol::{
     CHALLENGE_PATH, CONFIG_PREFIX, ChallengeRequest, ChallengeResponse, DISCOVERY_PATH, Discovery, EVIDENCE_PATH, EvidenceRequest,
-    EvidenceResponse, KUBELET_KEY_PARAMETER, NOT_ATTESTED_HEADER, POOL_PARAMETER, REPORT_PATH, ReportRequest, ReportResponse, SERVICE,
-    VERSION,
+    EvidenceResponse, KUBELET_KEY_PARAMETER, NOT_ATTESTED_HEADER, POOL_PARAMETER, REPORT_PATH, RehearsalResponse, ReportRequest,
+    ReportResponse, SERVICE, VERSION,
 };
 use attest_wire::{Kind, SpkiSha256};
 use reqwest::StatusCode;
@@ -188,6 +188,15 @@ impl<'http> GatewayClient<'http> {
     /// # Errors
     /// [`GatewayError`]; [`GatewayError::Refused`] with one of [`SPENT_ALL_THE_SAME`] after a pause: now is the time for another challenge.
     pub fn evidence(&self, request: &EvidenceRequest) -> Result<EvidenceResponse, GatewayError> {
+        self.post(&self.url(EVIDENCE_PATH), SPENT_ALL_THE_SAME, request)
+            .map(|(response, _)| response)
+    }
+
+    /// Sends the evidence of a rehearsal.
+    ///
+    /// # Errors
+    /// [`GatewayError`].
+    pub fn rehearse(&self, request: &EvidenceRequest) -> Result<RehearsalResponse, GatewayError> {
         self.post(&self.url(EVIDENCE_PATH), SPENT_ALL_THE_SAME, request)
             .map(|(response, _)| response)
     }

@@ -37,11 +37,7 @@ impl TpmDevice {
     pub fn extend_boot_complete_pcr(&mut self) -> Result<Closed, TpmError> {
         const DOING: &str = "extending the PCR that ends this boot";
         let banks = self.boot_complete_banks()?;
-        let quoted: Vec<HashAlg> = QUOTED
-            .into_iter()
-            .filter(|(id, _)| banks.contains(id))
-            .map(|(_, bank)| bank)
-            .collect();
+        let quoted = quoted(&banks);
         let before = self.boot_complete_values(&quoted)?;
         let is_done = |(bank, value): &(HashAlg, Vec<u8>)| is_closed(*bank, &vec![0; bank.digest_bytes()], value);
         if !before.is_empty() && before.iter().all(is_done) {
@@ -62,6 +58,15 @@ impl TpmDevice {
             return Err(TpmError::Unextended { bank: bank.to_string() });
         }
         Ok(Closed::Now(quoted.iter().map(ToString::to_string).collect()))
+    }
+
+    /// Returns the value of the PCR in each bank that a gateway can ask for.
+    ///
+    /// # Errors
+    /// [`TpmError::Command`].
+    pub fn boot_complete_pcr(&mut self) -> Result<Vec<(HashAlg, Vec<u8>)>, TpmError> {
+        let banks = self.boot_complete_banks()?;
+        self.boot_complete_values(&quoted(&banks))
     }
 
     /// The banks in which the TPM has this PCR.
@@ -93,6 +98,12 @@ impl TpmDevice {
         }
         Ok(values)
     }
+}
+
+/// Returns those of the banks that a gateway can ask for.
+fn quoted(banks: &[HashingAlgorithm]) -> Vec<HashAlg> {
+    let asked = QUOTED.into_iter().filter(|(id, _)| banks.contains(id));
+    asked.map(|(_, bank)| bank).collect()
 }
 
 /// Returns the digest to extend in a bank; `None` for an unknown bank, which no gateway asks for. No gateway asks for SHA-1's either: it is

@@ -1,0 +1,346 @@
+//! `attest-node try`: rehearses the attestation of a running machine, and says what a boot would get, and why.
+//!
+//! It changes nothing: the gateway gives no ticket and keeps nothing but a record, the TPM keeps no key, and files stay as they are.
+
+mod findings;
+
+use std::fs;
+use std::io::{self, ErrorKind, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use attest_wire::protocol::RehearsalResponse;
+use attest_wire::tpm::boot_complete::{BOOT_COMPLETE_PCR, is_closed};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject as _;
+
+use self::findings::{Findings, Severity};
+use crate::attestation::means::Means;
+use crate::attestation::{self, AttestationTarget, cloud};
+use crate::boot::BootOptions;
+use crate::boot::opened_tpm::{OpenedTpm, cloud_means, open};
+use crate::console::print_line;
+use crate::deadline::Deadline;
+use crate::ek_table::issuer;
+use crate::failure::Failure;
+use crate::first_boot_secret::FirstBootSecret;
+use crate::first_boot_secret::state::ClaimFolder;
+use crate::first_boot_secret::storage::Storage;
+use crate::gateway::tls::PointerTrust;
+use crate::gateway::{Discovered, GatewayClient, Http, Takes};
+use crate::keep;
+use crate::platform::{CloudInstance, NodePlatform, pointer_file};
+use crate::pointer::source::gateway_of;
+use crate::pointer::{GatewaySource, Pointer, SourceLocation};
+use crate::tpm::device;
+
+/// Largest file with CAs, in bytes.
+const CA_LIMIT_BYTES: u64 = 1024 * 1024;
+
+/// Settings from the command line.
+#[derive(Debug, Clone)]
+pub struct RehearsalOptions {
+    /// Settings of the attestation, as at a boot.
+    pub boot: BootOptions,
+    /// Gateway, pool and file with its CA, instead of a pointer config.
+    pub gateway: Option<(String, String, PathBuf)>,
+    /// Set to print JSON.
+    pub json: bool,
+}
+
+/// Gateways that are asked, and the CAs that they are trusted by.
+struct Targets {
+    sources: Vec<GatewaySource>,
+    authorities: Vec<CertificateDer<'static>>,
+}
+
+/// Runs, prints the findings on stdout, and returns 0 if every gateway would trust the machine, and 1 if not.
+#[must_use]
+pub fn run(settings: &RehearsalOptions) -> ExitCode {
+    let state = std::env::temp_dir().join(format!("attest-node-try-{}", std::process::id()));
+    let boot = BootOptions {
+        state: state.clone(),
+        storage: Storage::Nowhere,
+        ..settings.boot.clone()
+    };
+    let mut findings = Findings::default();
+    rehearse(settings, &boot, &mut findings);
+    // It is there only if evidence of a cloud was collected.
+    let _ = fs::remove_dir_all(&state);
+    let text = match settings.json {
+        true => serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n",
+        false => findings.text(),
+    };
+    let mut stdout = io::stdout();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            print_line(&format!("standard output: {error}"));
+            ExitCode::FAILURE
+        }
+        _ if findings.trusted => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    }
+}
+
+fn rehearse(settings: &RehearsalOptions, boot: &BootOptions, findings: &mut Findings) {
+    let platform = NodePlatform::read(&boot.cmdline, &boot.dmi);
+    let targets = match targets(settings, &platform, findings) {
+        Ok(targets) => Some(targets),
+        Err(failure) => {
+            findings.fail(Severity::Bad, "pointer", &failure);
+            None
+        }
+    };
+    let deadline = Deadline::after(boot.deadline);
+    let mut tpm = match device::ready(&boot.tcti, deadline).and_then(|()| open(boot, deadline)) {
+        Ok(tpm) => Some(tpm),
+        Err(error) => {
+            findings.fail(Severity::Note, "TPM", &error.into());
+            None
+        }
+    };
+    if let Some(tpm) = &mut tpm {
+        describe(tpm, boot, findings);
+    }
+    let instance = match platform.instance(&boot.metadata, deadline) {
+        Ok(Some(instance)) => {
+            findings.add(Severity::Ok, "cloud", instance.cloud.instance());
+            Some(instance)
+        }
+        Ok(None) => None,
+        Err(error) => {
+            findings.fail(Severity::Note, "cloud", &error.into());
+            None
+        }
+    };
+    let Some(targets) = targets else { return };
+    let http = PointerTrust::new(&targets.authorities).and_then(Http::new);
+    let http = match http {
+        Ok(http) => http,
+        Err(error) => return findings.fail(Severity::Bad, "CA", &error.into()),
+    };
+    let mut trusted = !targets.sources.is_empty();
+    for source in &targets.sources {
+        let client = GatewayClient::new(&http, &source.base, Deadline::after(boot.deadline));
+        let decided = with_gateway(&client, source, boot, tpm.as_mut(), instance.as_ref(), findings);
+        match decided {
+            Ok(decided) => trusted &= say(&decided, source, findings),
+            Err(failure) => {
+                findings.fail(Severity::Bad, "gateway", &failure);
+                trusted = false;
+            }
+        }
+    }
+    findings.trusted = trusted;
+}
+
+/// Finds the gateways to ask, and their CAs.
+fn targets(settings: &RehearsalOptions, platform: &NodePlatform, findings: &mut Findings) -> Result<Targets, Failure> {
+    let boot = &settings.boot;
+    if let Some((url, pool, file)) = &settings.gateway {
+        let base = url.trim_end_matches('/');
+        let (base, pool) = gateway_of(&format!("{base}/config/{pool}")).ok_or_else(|| {
+            Failure::new(
+                "config-source",
+                format!("{url} is not the URL of a gateway"),
+                "name it as https://HOST:PORT",
+            )
+        })?;
+        let authorities = authorities(file)?;
+        findings.add(Severity::Ok, "pointer", format!("none is read: pool {pool} at {base}"));
+        let place = SourceLocation::Replace;
+        return Ok(Targets {
+            sources: vec![GatewaySource { place, base, pool }],
+            authorities,
+        });
+    }
+    let kept = keep::pointer(&boot.kept_folder);
+    let (from, bytes) = match boot.pointer.as_ref().or(kept.as_ref()) {
+        Some(path) => (path.display().to_string(), pointer_file(path)?),
+        None => (
+            "the platform".to_owned(),
+            platform.pointer(&boot.metadata, Deadline::after(boot.deadline))?,
+        ),
+    };
+    let pointer = Pointer::parse(&bytes)?;
+    let (sources, authorities) = (pointer.sources(), pointer.authorities()?);
+    let named: Vec<String> = sources
+        .iter()
+        .map(|source| format!("pool {} at {}", source.pool, source.base))
+        .collect();
+    if named.is_empty() {
+        return Err(Failure::new(
+            "config-source",
+            format!("the pointer config of {from} names no source of the form https://…/config/<pool>"),
+            "create one on the gateway: `attest-gateway pointer create --pool POOL --url https://HOST:PORT`",
+        ));
+    }
+    let (named, count) = (named.join(", "), authorities.len());
+    findings.add(Severity::Ok, "pointer", format!("from {from}: {named}; CAs: {count}"));
+    Ok(Targets { sources, authorities })
+}
+
+/// Reads the CAs in a PEM file.
+fn authorities(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    let wrong = |reason: String| Failure::new("pointer-ca", reason, "name the PEM file with the gateway's MCS CA with --ca");
+    let is_small = fs::metadata(file).is_ok_and(|file| file.len() <= CA_LIMIT_BYTES);
+    let bytes = fs::read(file).map_err(|error| wrong(format!("{}: {error}", file.display())))?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+    match all {
+        Ok(all) if is_small && !all.is_empty() => Ok(all),
+        _ => Err(wrong(format!("{} holds no PEM certificates", file.display()))),
+    }
+}
+
+/// Adds what is known of the TPM and of this boot.
+fn describe(tpm: &mut OpenedTpm, boot: &BootOptions, findings: &mut Findings) {
+    let ek = tpm.ek();
+    let certificate = match (&ek.certificate, &ek.unread) {
+        (Some(certificate), None) => format!("certificate issued by {}", issuer(certificate)),
+        (Some(certificate), Some(unread)) => format!("certificate issued by {}; {unread}", issuer(certificate)),
+        (None, Some(unread)) => unread.to_string(),
+        (None, None) => "no certificate".to_owned(),
+    };
+    let severity = if ek.unread.is_some() { Severity::Note } else { Severity::Ok };
+    findings.add(
+        severity,
+        "TPM",
+        format!("{}: EK {} {}, {certificate}", boot.tcti, ek.label, ek.digest),
+    );
+    match tpm.boot_complete_pcr() {
+        Ok(values) if values.iter().any(|(bank, value)| is_closed(*bank, &vec![0; bank.digest_bytes()], value)) => findings.add(
+            Severity::Note,
+            "boot",
+            format!(
+                "it is complete (PCR {BOOT_COMPLETE_PCR} is extended), so a real attestation needs a reset; the rehearsal decides as if this machine were booting"
+            ),
+        ),
+        Ok(_) => findings.add(
+            Severity::Note,
+            "boot",
+            format!("PCR {BOOT_COMPLETE_PCR} is not extended: any program on this machine can attest, unless `attest-node boot complete` runs at each boot"),
+        ),
+        Err(error) => findings.fail(Severity::Note, "boot", &error.into()),
+    }
+    match attestation::event_log(&boot.event_log) {
+        (Some(log), _) => findings.add(
+            Severity::Ok,
+            "event log",
+            format!("{}: {} bytes", boot.event_log.display(), log.len()),
+        ),
+        (None, Some(note)) => findings.add(Severity::Note, "event log", note),
+        (None, None) => findings.add(
+            Severity::Note,
+            "event log",
+            format!(
+                "{} does not exist or is empty: a pool that requires the event log refuses this machine",
+                boot.event_log.display()
+            ),
+        ),
+    }
+}
+
+/// Asks one gateway what it would decide.
+fn with_gateway(
+    client: &GatewayClient<'_>,
+    source: &GatewaySource,
+    boot: &BootOptions,
+    tpm: Option<&mut OpenedTpm>,
+    instance: Option<&CloudInstance>,
+    findings: &mut Findings,
+) -> Result<RehearsalResponse, Failure> {
+    let Takes { kinds, .. } = match client.discover(&source.pool, false)? {
+        Discovered::Gateway(takes) => takes,
+        Discovered::Other(what) => {
+            return Err(Failure::new(
+                "gateway-answer",
+                what,
+                "check that the address in the pointer config is an attestation gateway's",
+            ));
+        }
+    };
+    let words: Vec<&str> = kinds.iter().map(|kind| kind.as_str()).collect();
+    findings.add(
+        Severity::Ok,
+        "gateway",
+        format!("{} answers, and accepts {}", source.base, words.join(", ")),
+    );
+    if tpm.is_none() && instance.is_none() {
+        return Err(Failure::new(
+            "no-accepted-evidence",
+            "this machine has no TPM that can be used, and is no instance of a known cloud",
+            "enable the TPM 2.0 in the firmware setup, or follow the next step of the TPM's finding",
+        ));
+    }
+    let has_tpm = tpm.is_some();
+    let mut means = Means {
+        name: boot.name.clone(),
+        ..Means::default()
+    };
+    if let Some(tpm) = tpm.filter(|_| kinds.contains(&attest_wire::Kind::Tpm)) {
+        let (found, notes) = tpm.means(boot)?;
+        notes.into_iter().for_each(|note| findings.add(Severity::Note, "TPM", note));
+        means.tpm = Some(found);
+    }
+    let mut claimants = FirstBootSecret::new(ClaimFolder::new(&boot.state), boot.storage.clone());
+    if let Some(instance) = instance.filter(|_| cloud::KINDS.iter().any(|kind| kinds.contains(kind))) {
+        let found = cloud_means(boot, instance, &kinds, has_tpm, &mut claimants, client.deadline())?;
+        found.notes.into_iter().for_each(|note| findings.add(Severity::Note, "cloud", note));
+        means.cloud = found.means;
+    }
+    let target = AttestationTarget {
+        gateway: client,
+        takes: &kinds,
+        pool: &source.pool,
+        kubelet_key: None,
+        token: None,
+    };
+    attestation::rehearse(target, &mut means)
+}
+
+/// Adds what a gateway would decide; returns whether it would trust the machine.
+fn say(decided: &RehearsalResponse, source: &GatewaySource, findings: &mut Findings) -> bool {
+    for one in &decided.requirements {
+        let said = format!("[{}] {}", one.section, one.requirement);
+        match &one.code {
+            None => findings.add(Severity::Ok, "requirement", said),
+            Some(code) => findings.unmet("requirement", &said, code),
+        }
+    }
+    let record = decided.decision.as_ref().map(|id| format!(" (record {id})")).unwrap_or_default();
+    let pool = &source.pool;
+    match (&decided.refusal, &decided.grant) {
+        (None, Some(grant)) => {
+            let name = decided.name.as_ref().map(|name| format!(", as node {name}")).unwrap_or_default();
+            findings.add(
+                Severity::Ok,
+                "decision",
+                format!("trusted: the {grant} config of pool {pool}{name}{record}"),
+            );
+            true
+        }
+        (Some(problem), _) => {
+            let reason = problem.detail.as_ref().unwrap_or(&problem.title);
+            let mut next_step = problem.next_step.clone();
+            if let (true, Some(record)) = (decided.acceptable, &decided.decision) {
+                next_step = format!("on the gateway: `attest-gateway waiting accept --record {record}`, or: {next_step}");
+            }
+            let failure = Failure {
+                code: crate::failure::code_of(&problem.code),
+                reason: format!("refused for pool {pool}: {reason}{record}"),
+                next_step,
+                refusal: None,
+            };
+            findings.fail(Severity::Bad, "decision", &failure);
+            false
+        }
+        (None, None) => {
+            findings.add(
+                Severity::Bad,
+                "decision",
+                format!("the gateway's answer says nothing of pool {pool}"),
+            );
+            false
+        }
+    }
+}

@@ -52,8 +52,8 @@ fn fails(run: (Option<i32>, String), texts: &[&str]) {
 }
 
 fn digest(said: &str) -> String {
-    let words = said.split(|c: char| !c.is_ascii_hexdigit());
-    words.filter(|word| word.len() == 64).next().unwrap().to_owned()
+    let mut words = said.split(|c: char| !c.is_ascii_hexdigit());
+    words.find(|word| word.len() == 64).unwrap().to_owned()
 }
 
 #[test]

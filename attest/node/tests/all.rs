@@ -17,6 +17,7 @@ mod delivery;
 mod hold;
 mod kubelet_certificate;
 mod kubelet_key;
+mod rehearsal;
 mod report;
 mod stand_ins;
 mod support;

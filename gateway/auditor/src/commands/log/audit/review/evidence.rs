@@ -48,7 +48,10 @@ impl ReviewedDecision {
                 self.check_ticket(differences);
                 return ("not kept".to_owned(), ReviewStatus::Late);
             }
-            Some(basis) if refused && !unread && basis.digests.is_some() && basis.evidence.is_none() => {
+            // Evidence of a rehearsal is left out if whoever reads it could claim the instance.
+            Some(basis)
+                if (refused || self.decision == Decision::Rehearsal) && !unread && basis.digests.is_some() && basis.evidence.is_none() =>
+            {
                 return ("by digest".to_owned(), ReviewStatus::ByDigest);
             }
             _ => {}

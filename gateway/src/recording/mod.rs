@@ -116,8 +116,10 @@ impl Recorder {
             }
         };
         self.metrics.decided(record);
-        for code in WouldRefuse::codes(&record.would_refuse) {
-            self.metrics.would_refuse(&record.pool, code);
+        if record.decision != Decision::Rehearsal {
+            for code in WouldRefuse::codes(&record.would_refuse) {
+                self.metrics.would_refuse(&record.pool, code);
+            }
         }
         Ok(recorded)
     }

@@ -142,8 +142,8 @@ fn targets(settings: &RehearsalOptions, platform: &NodePlatform, findings: &mut 
         let (base, pool) = gateway_of(&format!("{base}/config/{pool}")).ok_or_else(|| {
             Failure::new(
                 "config-source",
-                format!("{url} is not the URL of a gateway"),
-                "name it as https://HOST:PORT",
+                format!("the gateway {url} and the pool {pool} make no URL of a config"),
+                "name the gateway as https://HOST:PORT, and its pool by --pool",
             )
         })?;
         let authorities = authorities(file)?;

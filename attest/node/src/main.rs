@@ -51,18 +51,43 @@ struct Arguments {
     kept: PathBuf,
 }
 
+// Options for the evidence of this node, of `attest` and `try`.
+#[derive(clap::Args)]
+struct EvidenceArguments {
+    /// Firmware's event log; sent if the file exists
+    #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
+    event_log: PathBuf,
+    /// Kind of attestation key: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM does not support that]
+    #[arg(long, value_name = "KIND")]
+    ak: Option<AkKind>,
+    /// Node name to request from the gateway
+    #[arg(long)]
+    name: Option<String>,
+    /// File with the kernel command line, which names the platform and overrides user.ign
+    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
+    cmdline: PathBuf,
+    /// Folder of the firmware's DMI tables, which name the cloud
+    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
+    dmi: PathBuf,
+    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
+    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
+    metadata: MetadataAddress,
+    /// AWS's program that gets the attestation document from a NitroTPM; a bare name is searched in PATH
+    #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
+    nitro_tpm_attest: PathBuf,
+}
+
 // Options of `attest`.
 #[derive(clap::Args)]
 struct AttestArguments {
+    #[command(flatten)]
+    evidence: EvidenceArguments,
     /// Pointer config [default: as Ignition: user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data]
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
     /// Output file for the pointer config with the ticket [default: the user.ign that Ignition reads; else /usr/lib/ignition/user.ign]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Firmware's event log; sent if the file exists
-    #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
-    event_log: PathBuf,
     /// Time limit for this node's own work, in seconds; restarts after each wait for a gateway
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600))]
     deadline: u64,
@@ -74,33 +99,15 @@ struct AttestArguments {
     /// pool's limit, or one hour]
     #[arg(long, value_name = "SECONDS", default_value_t = HOLD_LIMIT_SECONDS, hide_default_value = true, value_parser = clap::value_parser!(u64).range(0..=HOLD_LIMIT_SECONDS))]
     hold: u64,
-    /// Kind of attestation key: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM does not support that]
-    #[arg(long, value_name = "KIND")]
-    ak: Option<AkKind>,
-    /// Node name to request from the gateway
-    #[arg(long)]
-    name: Option<String>,
     /// Attest a key for the booted system's kubelet to every gateway that accepts one, not only to a gateway that approves its CSR;
     /// attest-node.kubelet-key on the kernel command line does the same, and attest-node.kubelet-key=no disables the key
     #[arg(long)]
     kubelet_key: bool,
-    /// File with the kernel command line, which names the platform and overrides user.ign
-    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
-    cmdline: PathBuf,
-    /// Folder of the firmware's DMI tables, which name the cloud
-    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
-    dmi: PathBuf,
-    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
-    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
-    metadata: MetadataAddress,
     /// Storage for the first-boot secret, which keeps the instance claim across a reboot during the first boot: a filesystem's label, a
     /// folder's path, or none; attest-node.first-boot-secret-on= on the kernel command line takes precedence [default: the first
     /// filesystem labelled boot, EFI-SYSTEM or EFI]
     #[arg(long, value_name = "LABEL")]
     first_boot_secret_on: Option<Storage>,
-    /// AWS's program that gets the attestation document from a NitroTPM; a bare name is searched in PATH
-    #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
-    nitro_tpm_attest: PathBuf,
     /// Folder for state until the next boot, such as the first-boot secret
     #[arg(long, value_name = "FOLDER", default_value = state::FOLDER)]
     state: PathBuf,
@@ -261,6 +268,8 @@ struct ReportArguments {
 // Options of `try`.
 #[derive(clap::Args)]
 struct TryArguments {
+    #[command(flatten)]
+    evidence: EvidenceArguments,
     /// Pointer config [default: the copy of this boot's; else as Ignition: user.ign, then the platform's: QEMU's fw_cfg, a file, or a cloud's user data]
     #[arg(long, value_name = "FILE")]
     pointer: Option<PathBuf>,
@@ -273,33 +282,12 @@ struct TryArguments {
     /// PEM file with the gateway's MCS CA
     #[arg(long, value_name = "FILE", requires = "gateway")]
     ca: Option<PathBuf>,
-    /// Firmware's event log; sent if the file exists
-    #[arg(long, value_name = "FILE", default_value = "/sys/kernel/security/tpm0/binary_bios_measurements")]
-    event_log: PathBuf,
     /// Time limit for each of TPM, cloud and gateway, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=3600))]
     deadline: u64,
-    /// Kind of attestation key: ecc-p256, ecc-p384 or rsa-2048 [default: ecc-p256, or rsa-2048 if the TPM does not support that]
-    #[arg(long, value_name = "KIND")]
-    ak: Option<AkKind>,
-    /// Node name to request from the gateway
-    #[arg(long)]
-    name: Option<String>,
     /// Output format: text, or json
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     output: ListFormat,
-    /// File with the kernel command line, which names the platform
-    #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
-    cmdline: PathBuf,
-    /// Folder of the firmware's DMI tables, which name the cloud
-    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
-    dmi: PathBuf,
-    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
-    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
-    metadata: MetadataAddress,
-    /// AWS's program that gets the attestation document from a NitroTPM; a bare name is searched in PATH
-    #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
-    nitro_tpm_attest: PathBuf,
 }
 
 // Options of `boot complete`.
@@ -384,18 +372,18 @@ impl TryArguments {
                 pointer: self.pointer,
                 output: None,
                 tcti,
-                event_log: self.event_log,
+                event_log: self.evidence.event_log,
                 deadline: Duration::from_secs(self.deadline),
                 wait: None,
                 hold: Duration::ZERO,
-                ak: self.ak,
+                ak: self.evidence.ak,
                 ek,
-                name: self.name,
+                name: self.evidence.name,
                 kubelet_key: false,
-                cmdline: self.cmdline,
-                dmi: self.dmi,
-                metadata: self.metadata,
-                nitro_tpm_attest: self.nitro_tpm_attest,
+                cmdline: self.evidence.cmdline,
+                dmi: self.evidence.dmi,
+                metadata: self.evidence.metadata,
+                nitro_tpm_attest: self.evidence.nitro_tpm_attest,
                 state: PathBuf::new(),
                 kept_folder: kept,
                 storage: Storage::Nowhere,
@@ -444,18 +432,18 @@ impl AttestArguments {
             pointer: self.pointer,
             output: self.out,
             tcti,
-            event_log: self.event_log,
+            event_log: self.evidence.event_log,
             deadline: Duration::from_secs(self.deadline),
             wait: self.wait.map(Duration::from_secs),
             hold: Duration::from_secs(self.hold),
-            ak: self.ak,
+            ak: self.evidence.ak,
             ek,
-            name: self.name,
+            name: self.evidence.name,
             kubelet_key: self.kubelet_key,
-            cmdline: self.cmdline,
-            dmi: self.dmi,
-            metadata: self.metadata,
-            nitro_tpm_attest: self.nitro_tpm_attest,
+            cmdline: self.evidence.cmdline,
+            dmi: self.evidence.dmi,
+            metadata: self.evidence.metadata,
+            nitro_tpm_attest: self.evidence.nitro_tpm_attest,
             state: self.state,
             kept_folder: kept,
             storage: self.first_boot_secret_on.unwrap_or_default(),

@@ -17,7 +17,7 @@ pub(super) enum Severity {
     Bad,
 }
 
-/// One fact about the machine, the pointer config or the gateway.
+/// Fact about the machine, the pointer config or the gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Finding {
     pub severity: Severity,
@@ -40,7 +40,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Adds a fact.
+    /// Adds a fact without a code.
     pub(super) fn add(&mut self, severity: Severity, about: &'static str, said: impl Into<String>) {
         self.findings.push(Finding {
             severity,

@@ -125,11 +125,12 @@ impl NitroTpmRules {
         self.accounts.is_none() && self.instances.is_none()
     }
 
-    /// Sets the pool's sets of reference values.
+    /// Accepts a machine that has finished its boot, too.
     pub(super) const fn allow_after_boot(&mut self) {
         self.pcrs.allow_after_boot();
     }
 
+    /// Sets the pool's sets of reference values.
     pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.pcrs.use_sets(sets);
     }

@@ -106,11 +106,12 @@ impl AzureVtpmRules {
         self.vm_ids.is_none() && self.accept_any_subscription
     }
 
-    /// Sets the pool's sets of reference values.
+    /// Accepts a machine that has finished its boot, too.
     pub(super) const fn allow_after_boot(&mut self) {
         self.reference_values.allow_after_boot();
     }
 
+    /// Sets the pool's sets of reference values.
     pub(super) fn use_reference_sets(&mut self, sets: &Arc<ReferenceSets>) {
         self.reference_values.use_sets(sets);
     }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use attest::AppraisalPolicy;
 use attest::protocol::{RehearsalResponse, RehearsedRequirement};
-use attest_log::Decision;
 use attest_store::{StoreError, Transact};
 
 use super::super::decide::{self, DecisionInput, EvidenceRefusal, GrantingDecision};
@@ -92,7 +91,6 @@ impl EvidenceCase<'_> {
         match decided {
             Ok(mut granting) => {
                 let record = &mut granting.record;
-                debug_assert_eq!(record.decision, Decision::Rehearsal);
                 (record.ticket, record.use_number, record.again) = (None, None, false);
                 self.record = (**record).clone();
                 Ok(granting)

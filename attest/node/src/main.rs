@@ -51,6 +51,17 @@ struct Arguments {
     kept: PathBuf,
 }
 
+// Options for the search for a cloud.
+#[derive(clap::Args)]
+struct CloudArguments {
+    /// Folder of the firmware's DMI tables, which name the cloud
+    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
+    dmi: PathBuf,
+    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
+    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
+    metadata: MetadataAddress,
+}
+
 // Options for the evidence of this node, of `attest` and `try`.
 #[derive(clap::Args)]
 struct EvidenceArguments {
@@ -66,12 +77,8 @@ struct EvidenceArguments {
     /// File with the kernel command line, which names the platform and overrides user.ign
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
-    /// Folder of the firmware's DMI tables, which name the cloud
-    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
-    dmi: PathBuf,
-    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
-    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
-    metadata: MetadataAddress,
+    #[command(flatten)]
+    cloud: CloudArguments,
     /// AWS's program that gets the attestation document from a NitroTPM; a bare name is searched in PATH
     #[arg(long, value_name = "PROGRAM", default_value = nitro_tpm::PROGRAM)]
     nitro_tpm_attest: PathBuf,
@@ -145,7 +152,7 @@ enum Command {
     Boot(BootCommand),
     /// Report the failure of this first boot to the gateway
     #[command(
-        after_help = "Example: as a unit does before the emergency shell\n  attest-node report\n\nSends the failed unit, its error and the last 64 KiB of the journal to the gateway of the pointer config, over TLS that trusts the pointer's\nCAs only. Credentials, and contents of the Ignition config, are removed first. A report of a node that attested proves its attestation.\n\nIt prints one line on stderr: the report's id, or why there is none.\n\nExit codes: 0 reported, or nothing to report; 1 not reported; 2 wrong usage."
+        after_help = "Example: as a unit does before the emergency shell\n  attest-node report\n\nSends the failed unit, its error and the last 64 KiB of the journal to the gateway of the pointer config, over TLS that trusts the pointer's\nCAs only. Credentials, and contents of the Ignition config, are removed first. A report of a node that attested proves its attestation.\n\nOn success, one line on stderr names the report's id. On a failure, it names the reason.\n\nExit codes: 0 reported, or nothing to report; 1 not reported; 2 wrong usage."
     )]
     Report(ReportArguments),
     #[command(hide = true)]
@@ -353,12 +360,8 @@ struct ConfigArguments {
     /// File with the kernel command line, which names the platform
     #[arg(long, value_name = "FILE", default_value = "/proc/cmdline")]
     cmdline: PathBuf,
-    /// Folder of the firmware's DMI tables, which name the cloud
-    #[arg(long, value_name = "FOLDER", default_value = detect::DMI)]
-    dmi: PathBuf,
-    /// Metadata server of the cloud, http://ADDRESS:PORT [default: http://169.254.169.254]
-    #[arg(long, value_name = "URL", default_value_t, hide_default_value = true)]
-    metadata: MetadataAddress,
+    #[command(flatten)]
+    cloud: CloudArguments,
     /// Root of the system to which the config is applied
     #[arg(long, hide = true, value_name = "FOLDER", default_value = "/")]
     root: PathBuf,
@@ -381,8 +384,8 @@ impl TryArguments {
                 name: self.evidence.name,
                 kubelet_key: false,
                 cmdline: self.evidence.cmdline,
-                dmi: self.evidence.dmi,
-                metadata: self.evidence.metadata,
+                dmi: self.evidence.cloud.dmi,
+                metadata: self.evidence.cloud.metadata,
                 nitro_tpm_attest: self.evidence.nitro_tpm_attest,
                 state: PathBuf::new(),
                 kept_folder: kept,
@@ -404,8 +407,8 @@ impl ConfigArguments {
             spec: self.spec,
             deadline: Duration::from_secs(self.deadline),
             cmdline: self.cmdline,
-            dmi: self.dmi,
-            metadata: self.metadata,
+            dmi: self.cloud.dmi,
+            metadata: self.cloud.metadata,
             kept_folder: kept,
             root: self.root,
         }
@@ -441,8 +444,8 @@ impl AttestArguments {
             name: self.evidence.name,
             kubelet_key: self.kubelet_key,
             cmdline: self.evidence.cmdline,
-            dmi: self.evidence.dmi,
-            metadata: self.evidence.metadata,
+            dmi: self.evidence.cloud.dmi,
+            metadata: self.evidence.cloud.metadata,
             nitro_tpm_attest: self.evidence.nitro_tpm_attest,
             state: self.state,
             kept_folder: kept,

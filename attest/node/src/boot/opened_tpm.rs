@@ -56,8 +56,7 @@ impl OpenedTpm {
             None => AkKind::Rsa2048,
         };
         let keys = self.tpm.attester(&self.ek, ak)?;
-        let intermediates = std::mem::take(&mut self.intermediates);
-        Ok(TpmMeans::new(&self.ek, intermediates, keys, &settings.event_log))
+        Ok(TpmMeans::new(&self.ek, self.intermediates.clone(), keys, &settings.event_log))
     }
 }
 

@@ -4,9 +4,10 @@
 
 mod findings;
 
-use std::fs;
-use std::io::{self, ErrorKind, Write as _};
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use attest_wire::protocol::RehearsalResponse;
@@ -57,16 +58,19 @@ struct Targets {
 /// Runs, prints the findings on stdout, and returns 0 if every gateway would trust the machine, and 1 if not.
 #[must_use]
 pub fn run(settings: &RehearsalOptions) -> ExitCode {
-    let state = std::env::temp_dir().join(format!("attest-node-try-{}", std::process::id()));
-    let boot = BootOptions {
-        state: state.clone(),
-        storage: Storage::Nowhere,
-        ..settings.boot.clone()
-    };
     let mut findings = Findings::default();
-    rehearse(settings, &boot, &mut findings);
-    // It is there only if evidence of a cloud was collected.
-    let _ = fs::remove_dir_all(&state);
+    match temporary_folder() {
+        Ok(state) => {
+            let boot = BootOptions {
+                state: state.clone(),
+                storage: Storage::Nowhere,
+                ..settings.boot.clone()
+            };
+            rehearse(settings, &boot, &mut findings);
+            let _ = fs::remove_dir_all(&state);
+        }
+        Err(error) => findings.add(Severity::Bad, "temporary folder", error.to_string()),
+    }
     let text = match settings.json {
         true => serde_json::to_string_pretty(&findings).unwrap_or_default() + "\n",
         false => findings.text(),
@@ -80,6 +84,16 @@ pub fn run(settings: &RehearsalOptions) -> ExitCode {
         _ if findings.trusted => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
     }
+}
+
+/// Creates a folder for the state of this run, which no other user can have prepared.
+fn temporary_folder() -> io::Result<PathBuf> {
+    let mut random = [0; 8];
+    aws_lc_rs::rand::fill(&mut random).map_err(|_| io::Error::other("the system has no randomness"))?;
+    let folder = std::env::temp_dir().join(format!("attest-node-try-{}", data_encoding::HEXLOWER.encode(&random)));
+    // It fails if the folder is there.
+    DirBuilder::new().mode(0o700).create(&folder)?;
+    Ok(folder)
 }
 
 fn rehearse(settings: &RehearsalOptions, boot: &BootOptions, findings: &mut Findings) {
@@ -181,10 +195,12 @@ fn targets(settings: &RehearsalOptions, platform: &NodePlatform, findings: &mut 
 }
 
 /// Reads the CAs in a PEM file.
-fn authorities(file: &PathBuf) -> Result<Vec<CertificateDer<'static>>, Failure> {
+fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
     let wrong = |reason: String| Failure::new("pointer-ca", reason, "name the PEM file with the gateway's MCS CA with --ca");
-    let is_small = fs::metadata(file).is_ok_and(|file| file.len() <= CA_LIMIT_BYTES);
-    let bytes = fs::read(file).map_err(|error| wrong(format!("{}: {error}", file.display())))?;
+    let mut bytes = Vec::new();
+    let read = File::open(file).and_then(|file| file.take(CA_LIMIT_BYTES.saturating_add(1)).read_to_end(&mut bytes));
+    read.map_err(|error| wrong(format!("{}: {error}", file.display())))?;
+    let is_small = u64::try_from(bytes.len()).is_ok_and(|length| length <= CA_LIMIT_BYTES);
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match all {
         Ok(all) if is_small && !all.is_empty() => Ok(all),

@@ -213,7 +213,8 @@ fn today(settings: &Settings, logs: &[PathBuf], now: u64) -> anyhow::Result<Deci
         }
         Ok(ReaderState::There)
     })?;
-    if unread.report() && !logs.is_empty() {
+    unread.report();
+    if unread.lacks_files() && !logs.is_empty() {
         bail!("not all of the logs could be read: name readable ones with --log");
     }
     Ok(today)
@@ -267,8 +268,8 @@ fn text(status: &Status, now: u64) -> String {
     };
     match status.stops.as_slice() {
         [] => line("boots", "nothing stops a boot"),
-        stops if status.serves => line("boots", &format!("STOPPED now, or after a restart: {} problems", stops.len())),
-        stops => line("boots", &format!("STOPPED: {} problems", stops.len())),
+        stops if status.serves => line("boots", &format!("STOPPED now, or after a restart; problems: {}", stops.len())),
+        stops => line("boots", &format!("STOPPED; problems: {}", stops.len())),
     }
     for (index, stop) in status.stops.iter().enumerate() {
         match index {

@@ -89,13 +89,21 @@ async fn status_fails_while_something_stops_a_boot() {
     assert!(
         String::from_utf8(output.stdout)
             .unwrap()
-            .starts_with("boots         STOPPED now, or after a restart: 1 problems\n")
+            .starts_with("boots         STOPPED now, or after a restart; problems: 1\n")
     );
     let text = gateway.try_command(&["status"]).stdout;
     assert!(!String::from_utf8(text).unwrap().contains("\\u{a}"));
     fs::write(&file, before).unwrap();
     let output = gateway.try_command(&["status", "--log", "/no-such-log"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
+    // A line that is no record keeps nobody from the others.
+    let damaged = gateway.path("damaged.jsonl");
+    let log = fs::read_to_string(gateway.path("state/attestation.jsonl")).unwrap();
+    fs::write(&damaged, format!("no record\n{log}")).unwrap();
+    let damaged = damaged.to_str().unwrap();
+    let report: Value = serde_json::from_slice(&gateway.try_command(&["status", "--output", "json", "--log", damaged]).stdout).unwrap();
+    assert_eq!(report["today"]["pools"][POOL]["trusted"], 1, "{report}");
+    gateway.command(&["machines", "list", "--log", damaged]);
     // A store that cannot be read.
     gateway.terminate();
     gateway.wait();

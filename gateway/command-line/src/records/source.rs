@@ -183,6 +183,12 @@ impl UnreadFiles {
         self.files.push(visible(&format!("{}{from}: {error}", file.path().display())));
     }
 
+    /// Returns whether a file, or a part of one, could not be read. Lines that are no records do not count.
+    #[must_use]
+    pub const fn lacks_files(&self) -> bool {
+        !self.files.is_empty()
+    }
+
     /// Prints what could not be read; returns whether there was anything.
     pub fn report(&self) -> bool {
         let Self {

@@ -77,6 +77,7 @@ impl EvidenceCase<'_> {
         makers: Option<Arc<EkRootsInUse>>,
     ) -> Result<GrantingDecision, Refusal> {
         let (endpoint, pool) = (self.endpoint, Arc::clone(&self.asked.pool));
+        endpoint.decisions.can_record()?;
         let (pools, endorsers) = (Arc::clone(&endpoint.pools), Arc::clone(&endpoint.endorsers));
         // An error leaves the store as it was.
         let rehearsed = endpoint.store.transact(move |transaction| {

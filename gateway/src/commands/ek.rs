@@ -84,7 +84,7 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
             let settings = attest_gateway::settings::Settings::load(config)?;
             let is_every = pool.iter().any(|pool| pool == EVERY_POOL);
             if is_every && pool.len() > 1 {
-                bail!("--pool {EVERY_POOL} is every pool: name no other beside it");
+                bail!("--pool {EVERY_POOL} means every pool: remove the other --pool options");
             }
             for pool in pool.iter().filter(|_| !is_every) {
                 super::pool_folder(&settings, pool)?;

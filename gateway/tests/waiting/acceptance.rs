@@ -137,7 +137,7 @@ async fn what_was_refused_is_accepted_by_its_record() {
     audit(&mut site.gateway);
 }
 
-/// What the store refuses reaches no file of the pool.
+/// An acceptance that the store refuses is written into no file of the pool.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_acceptance_changes_nothing() {
     let mut gateway = Gateway::init();
@@ -173,7 +173,7 @@ async fn a_refused_acceptance_changes_nothing() {
     audit(&mut gateway);
 }
 
-/// What an administrator has removed or refused is not accepted by a record without a word.
+/// An acceptance by a record names what an administrator has removed or refused before, and changes nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_lifts_no_removal_and_no_refusal() {
     let mut gateway = for_unknown(|_| {});

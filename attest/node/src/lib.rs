@@ -11,6 +11,8 @@
 //!
 //! A first boot may start over, and gateways still recognise this node ([`claimant`]), until Ignition is done ([`forget`]).
 //!
+//! An installed system's boot entries can load this program's initrd ([`install`]).
+//!
 //! A running machine can rehearse its attestation, and learn what a boot would get ([`rehearsal`]).
 //!
 //! If the attestation or Ignition fails, the gateway gets a report with the journal, without its secrets ([`report`]).
@@ -39,6 +41,7 @@ pub mod first_boot_secret;
 pub mod forget;
 pub mod gateway;
 pub mod ignition;
+pub mod install;
 pub mod keep;
 pub mod kubelet;
 pub mod platform;

@@ -16,6 +16,7 @@ use attest_node::ek_table;
 use attest_node::first_boot_secret::state;
 use attest_node::first_boot_secret::storage::Storage;
 use attest_node::forget;
+use attest_node::install::{self, InstallOptions, InstallTarget};
 use attest_node::keep;
 use attest_node::kubelet::key::{self, KeyPaths};
 use attest_node::kubelet::{self, kubeconfig, store, unit};
@@ -155,8 +156,73 @@ enum Command {
         after_help = "Example: as a unit does before the emergency shell\n  attest-node report\n\nSends the failed unit, its error and the last 64 KiB of the journal to the gateway of the pointer config, over TLS that trusts the pointer's\nCAs only. Credentials, and contents of the Ignition config, are removed first. A report of a node that attested proves its attestation.\n\nOn success, one line on stderr names the report's id. On a failure, it names the reason.\n\nExit codes: 0 reported, or nothing to report; 1 not reported; 2 wrong usage."
     )]
     Report(ReportArguments),
+    /// Let the boot entries of an installed system load attest-node's initrd
+    #[command(
+        after_help = "Example: on the disk of a machine that an installer has written\n  attest-node install --disk /dev/sda --initrd attest-node-initrd.cpio.gz\n\nExample: an image of a disk (raw, qcow2, VHD), without root\n  attest-node install --image disk.qcow2 --initrd attest-node-initrd.cpio.gz\n\nCopies the initrd to the boot filesystem, and adds it to each boot entry (Boot Loader Specification, type #1) that has an initrd. Prints each\nchanged file with its SHA-256. A second run changes nothing; another initrd replaces the first. An image is replaced when all has succeeded:\nuntil then, it is unchanged.\n\nExit codes: 0 installed; 1 not installed: the system boots as before, and one line on stderr has the reason; 2 wrong usage."
+    )]
+    Install(InstallArguments),
+    /// Remove attest-node's initrd from the boot entries of an installed system
+    #[command(
+        after_help = "Example:\n  attest-node uninstall --disk /dev/sda\n\nEach changed file gets its content from before `attest-node install`.\n\nExit codes: 0 not, or no longer, installed; 1 failure, with one line on stderr; 2 wrong usage."
+    )]
+    Uninstall(UninstallArguments),
     #[command(hide = true)]
     Manual(ManualArguments),
+}
+
+// System that `install` and `uninstall` change.
+#[derive(clap::Args)]
+#[group(id = "target", required = true, multiple = false)]
+struct TargetArguments {
+    /// Disk of an installed system that is not running; mounts its boot filesystem, as root
+    #[arg(long, value_name = "DEVICE")]
+    disk: Option<PathBuf>,
+    /// Image of a disk: raw, qcow2 or VHD
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// Mounted boot filesystem
+    #[arg(long, value_name = "FOLDER")]
+    boot: Option<PathBuf>,
+}
+
+impl TargetArguments {
+    fn target(self) -> Option<InstallTarget> {
+        let disk = self.disk.map(InstallTarget::Disk).or(self.image.map(InstallTarget::Image));
+        disk.or(self.boot.map(InstallTarget::Boot))
+    }
+}
+
+// Options of `install`.
+#[derive(clap::Args)]
+struct InstallArguments {
+    #[command(flatten)]
+    target: TargetArguments,
+    /// Initrd of attest-node, as `attest-node-initrd` makes it
+    #[arg(long, value_name = "FILE")]
+    initrd: PathBuf,
+    /// Output format: text, or json
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: ListFormat,
+}
+
+// Options of `uninstall`.
+#[derive(clap::Args)]
+struct UninstallArguments {
+    #[command(flatten)]
+    target: TargetArguments,
+    /// Output format: text, or json
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
+    output: ListFormat,
+}
+
+fn change_boot_entries(target: TargetArguments, initrd: Option<PathBuf>, output: ListFormat) -> ExitCode {
+    // clap requires one of the options.
+    let Some(target) = target.target() else { return ExitCode::FAILURE };
+    install::run(&InstallOptions {
+        target,
+        initrd,
+        json: matches!(output, ListFormat::Json),
+    })
 }
 
 #[derive(Subcommand)]
@@ -539,6 +605,8 @@ fn main() -> ExitCode {
             config: arguments.config,
             boot_id: arguments.boot_id,
         }),
+        Command::Install(arguments) => change_boot_entries(arguments.target, Some(arguments.initrd), arguments.output),
+        Command::Uninstall(arguments) => change_boot_entries(arguments.target, None, arguments.output),
         Command::Manual(arguments) => match arguments.write::<Arguments>() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {

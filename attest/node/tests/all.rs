@@ -15,6 +15,7 @@ mod cloud;
 mod command;
 mod delivery;
 mod hold;
+mod install;
 mod kubelet_certificate;
 mod kubelet_key;
 mod rehearsal;

@@ -1,0 +1,140 @@
+//! Boot filesystem: the files that a boot loader reads.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Suffix of a file that is being written. A killed run leaves it, and no boot loader reads it.
+const PARTIAL: &str = ".attest-node-partial";
+
+/// Access to a boot filesystem. Paths are relative to its root, and have no leading slash.
+pub(super) trait BootFilesystem {
+    /// Returns the names in a folder, sorted; none if the folder does not exist.
+    fn names(&self, folder: &str) -> io::Result<Vec<String>>;
+    /// Returns a file's content; `None` if it does not exist.
+    fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
+    /// Creates or replaces a file, with its folders.
+    fn write(&self, path: &str, content: &[u8]) -> io::Result<()>;
+    /// Removes a file, if it exists.
+    fn remove(&self, path: &str) -> io::Result<()>;
+    /// Removes a folder, if it exists and is empty.
+    fn remove_folder(&self, path: &str);
+}
+
+/// Mounted boot filesystem. A reader, also after a kill, sees a replaced file in whole: the old one or the new one.
+#[derive(Debug)]
+pub(super) struct MountedFilesystem {
+    root: PathBuf,
+    /// Keeps other runs of this program out.
+    _lock: File,
+}
+
+impl MountedFilesystem {
+    /// # Errors
+    /// [`ErrorKind::WouldBlock`] if another run of this program works on the folder; else the operating system's error.
+    pub(super) fn open(root: &Path) -> io::Result<Self> {
+        let lock = File::open(root)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(io::Error::new(ErrorKind::WouldBlock, "another attest-node is changing it")),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        Ok(Self {
+            root: root.to_owned(),
+            _lock: lock,
+        })
+    }
+}
+
+impl BootFilesystem for MountedFilesystem {
+    fn names(&self, folder: &str) -> io::Result<Vec<String>> {
+        let entries = match fs::read_dir(self.root.join(folder)) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+            entries => entries?,
+        };
+        let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+        let mut names = names.collect::<io::Result<Vec<_>>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
+        match fs::read(self.root.join(path)) {
+            Ok(content) => Ok(Some(content)),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
+        let path = self.root.join(path);
+        let folder = path.parent().unwrap_or(&self.root);
+        fs::create_dir_all(folder)?;
+        let mut partial = path.clone().into_os_string();
+        partial.push(PARTIAL);
+        let partial = PathBuf::from(partial);
+        let written = replace(&path, &partial, content);
+        if written.is_err() {
+            let _ = fs::remove_file(&partial);
+        }
+        written?;
+        File::open(folder)?.sync_all()
+    }
+
+    fn remove(&self, path: &str) -> io::Result<()> {
+        match fs::remove_file(self.root.join(path)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn remove_folder(&self, path: &str) {
+        let _ = fs::remove_dir(self.root.join(path));
+    }
+}
+
+fn replace(path: &Path, partial: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = File::create(partial)?;
+    file.write_all(content)?;
+    if let Ok(former) = fs::metadata(path) {
+        // A FAT file system has no modes.
+        let _ = file.set_permissions(former.permissions());
+    }
+    file.sync_all()?;
+    fs::rename(partial, path)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_modes_and_replaces_leftovers() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = MountedFilesystem::open(folder.path()).unwrap();
+        mounted.write("a/b", b"1").unwrap();
+        fs::set_permissions(folder.path().join("a/b"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(folder.path().join(format!("a/b{PARTIAL}")), "left by a kill").unwrap();
+        mounted.write("a/b", b"2").unwrap();
+        assert_eq!(mounted.read("a/b").unwrap(), Some(b"2".to_vec()));
+        assert_eq!(fs::metadata(folder.path().join("a/b")).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(mounted.names("a").unwrap(), ["b"]);
+        mounted.remove_folder("a");
+        mounted.remove("a/b").unwrap();
+        mounted.remove("a/b").unwrap();
+        mounted.remove_folder("a");
+        assert!(mounted.names("a").unwrap().is_empty() && mounted.names("a/b/c").unwrap().is_empty());
+        assert_eq!(mounted.read("a/b").unwrap(), None);
+    }
+
+    #[test]
+    fn a_second_run_is_kept_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = MountedFilesystem::open(folder.path()).unwrap();
+        assert_eq!(MountedFilesystem::open(folder.path()).unwrap_err().kind(), ErrorKind::WouldBlock);
+        drop(first);
+        MountedFilesystem::open(folder.path()).unwrap();
+    }
+}

@@ -120,19 +120,18 @@ fn omits_pcrs_of_untested_grub_combinations() {
     }
     left_out(&of("", false, SecureBoot::Off), "this image is \"\"");
     left_out(&predict(DEBIAN_12, false, SecureBoot::Off, CONFIG, &[]), "1 initrds, 0 are given");
-    left_out(
-        &predict(DEBIAN_13, false, SecureBoot::Off, CONFIG, &[b"odd"]),
-        "concatenates initrds",
-    );
+    left_out(&predict(DEBIAN_13, false, SecureBoot::Off, CONFIG, &[b"odd"]), "pads initrds");
     // What GRUB and the firmware measure is known all the same.
     let pcrs = predict(DEBIAN_13, false, SecureBoot::Off, CONFIG, &[b"odd"]);
     let pcrs: Vec<u8> = pcrs.pcrs().iter().map(|value| value.pcr).collect();
     assert_eq!(pcrs, [4, 8]);
     let two = CONFIG.replace("/initrd.img", "/ucode.img /initrd.img");
     left_out(
-        &predict(DEBIAN_13, false, SecureBoot::Off, &two, &[b"four", b"four"]),
-        "concatenates initrds",
+        &predict(DEBIAN_13, false, SecureBoot::Off, &two, &[b"four", b"odd"]),
+        "pads initrds",
     );
+    let joined = predict(DEBIAN_13, false, SecureBoot::Off, &two, &[b"four", b"more"]);
+    assert!(joined.pcrs().iter().any(|value| value.pcr == 9));
 }
 
 #[track_caller]

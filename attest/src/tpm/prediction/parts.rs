@@ -47,13 +47,12 @@ impl BootParts<'_> {
         load(prediction, self.name, self.kernel.1.image())?;
         let digests = BankDigests::read(prediction.banks(), &[self.kernel.0])?;
         prediction.extend(FILES_PCR, MeasuredBy::Grub, DigestSubject::File("kernel"), digests);
-        let mut alone = None;
         for &initrd in self.initrds {
             let digests = BankDigests::read(prediction.banks(), &[initrd])?;
-            alone = (self.initrds.len() == 1).then(|| digests.clone());
             prediction.extend(FILES_PCR, MeasuredBy::Grub, DigestSubject::File("initrd"), digests);
         }
-        if let Some(digests) = alone {
+        for initrd in initrds_in_memory(self.initrds) {
+            let digests = BankDigests::read(prediction.banks(), &initrd)?;
             prediction.extend(STUB_PCR, MeasuredBy::Linux, DigestSubject::Initrd, digests);
         }
         if let Some(line) = self.command_line {
@@ -73,5 +72,22 @@ impl BootParts<'_> {
         }
         omit_pcrs(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], prediction);
         Ok(())
+    }
+}
+
+/// Returns the initrds that the kernel's stub may measure, in parts. systemd-boot pads each file to four bytes, also a single one, and joins
+/// them (`initrd_prepare`); other loaders pass a single file on as it is.
+fn initrds_in_memory<'a>(files: &[Bytes<'a>]) -> Vec<Vec<Bytes<'a>>> {
+    const ZEROS: [u8; 3] = [0; 3];
+    let mut padded = Vec::new();
+    for file in files {
+        padded.push(*file);
+        let padding = ZEROS.get(..(4 - file.len() % 4) % 4).unwrap_or_default();
+        padded.push(padding.into());
+    }
+    match files {
+        [] => Vec::new(),
+        [only] if only.len() % 4 != 0 => vec![vec![*only], padded],
+        _ => vec![padded],
     }
 }

@@ -168,10 +168,10 @@ impl GrubBoot<'_> {
         let options = CommandLine::parse(options.as_bytes()).map_err(|error| format!("the command line: {error}"))?;
         let initrd = match self.initrds {
             [] => None,
-            [alone] if alone.len().is_multiple_of(INITRD_PADDING_BYTES) => {
-                Some(BankDigests::read(prediction.banks(), &[*alone]).map_err(|error| format!("the initrd: {error}"))?)
+            files if files.iter().all(|file| file.len().is_multiple_of(INITRD_PADDING_BYTES)) => {
+                Some(BankDigests::read(prediction.banks(), files).map_err(|error| format!("the initrd: {error}"))?)
             }
-            _ => return Err("the way in which GRUB 2.12 concatenates initrds is not supported".to_owned()),
+            _ => return Err("the way in which GRUB 2.12 pads initrds to four bytes is not supported".to_owned()),
         };
         self.kernel.1.measure_stub(prediction, &options, &options.without_end(), initrd)
     }

@@ -242,7 +242,7 @@ fn program(tree: &Path, path: &str) -> Command {
 
 /// Returns the file that users append to their initrd, with the program under test; built once for each process, and kept for the next
 /// ones.
-fn node_initrd() -> Result<PathBuf> {
+pub fn node_initrd() -> Result<PathBuf> {
     static FILE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let file = FILE.get_or_init(|| build_node_initrd().map_err(|error| format!("{error:#}")));
     file.clone().map_err(|error| anyhow::anyhow!("{error}"))

@@ -37,7 +37,7 @@ pub use cluster::TestCluster;
 pub use expected_files::{RESULT_FILE, WrittenFile, content_of, expected_files};
 pub use folder::TestFolder;
 pub use gateway::{ANY_TPM, ConfigAnswer, DEFAULT_PORT, GUEST_VIEW_OF_HOST, IGNITION_ACCEPT, IGNITION_SPEC, POOL, TestGateway, WAITING};
-pub use images::{DebianRelease, Images, WholeBoot, read_from_disk, run};
+pub use images::{DebianRelease, Images, WholeBoot, node_initrd, read_from_disk, run};
 pub use node::TestNode;
 pub use outcome::IgnitionOutcome;
 pub use process::Process;

@@ -6,6 +6,8 @@ mod attesting;
 mod debian;
 #[path = "measured_boot/grub.rs"]
 mod grub;
+#[path = "measured_boot/installed.rs"]
+mod installed;
 #[path = "measured_boot/predicted.rs"]
 mod predicted;
 #[path = "measured_boot/uki.rs"]

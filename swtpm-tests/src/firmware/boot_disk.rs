@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Cursor, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -42,6 +42,20 @@ pub struct GrubFiles {
     pub kernel: PathBuf,
     pub initrd: PathBuf,
 }
+
+/// Files for a disk whose boot loader reads an entry of type #1.
+#[derive(Debug, Clone)]
+pub struct EntryFiles {
+    /// systemd-boot, or GRUB.
+    pub loader: PathBuf,
+    /// The entry, with the paths of the layout.
+    pub entry: PathBuf,
+    pub kernel: PathBuf,
+    pub initrd: PathBuf,
+}
+
+/// Space for another initrd on a disk that has an entry.
+const INITRD_SPARE_BYTES: usize = 32 * MIB;
 
 /// Partition with the kernel and the other files that GRUB loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +112,7 @@ impl BootDisk {
         }
         let entry = folder.join("entry.conf");
         fs::write(&entry, ENTRY)?;
-        let boot = ext4(&[&loaded[..], &[("loader/entries/tests.conf", &entry)]].concat(), folder)?;
+        let boot = ext4(&[&loaded[..], &[("loader/entries/tests.conf", &entry)]].concat(), &[], 0, folder)?;
         Self::new(folder, &fat(&system)?, Some(&boot))
     }
 
@@ -115,6 +129,59 @@ impl BootDisk {
             ("initrd.img", &files.initrd),
         ]);
         Self::new(folder, &system?, None)
+    }
+
+    /// Creates a disk with systemd-boot, and entry, kernel and initrd where kernel-install puts them, in `folder`.
+    pub fn with_systemd_boot_entry(files: &EntryFiles, folder: &Path) -> Result<Self> {
+        let system = fat_with_room(
+            &[
+                ("EFI/BOOT/BOOTX64.EFI", &files.loader),
+                ("loader/entries/id-6.1.conf", &files.entry),
+                ("id/6.1/linux", &files.kernel),
+                ("id/6.1/initrd", &files.initrd),
+            ],
+            INITRD_SPARE_BYTES,
+        );
+        Self::new(folder, &system?, None)
+    }
+
+    /// Creates a disk with GRUB, and a boot partition as OSTree lays it out, in `folder`. [`Self::write_grub_config`] makes it bootable.
+    pub fn with_ostree_entry(files: &EntryFiles, folder: &Path) -> Result<Self> {
+        let boot = [
+            ("loader.1/entries/ostree-1.conf", files.entry.as_path()),
+            ("ostree/coreos-0a/vmlinuz", &files.kernel),
+            ("ostree/coreos-0a/initramfs.img", &files.initrd),
+        ];
+        let link = [("loader", "loader.1")];
+        let boot = ext4(&boot, &link, INITRD_SPARE_BYTES, folder)?;
+        let system = fat(&[("EFI/BOOT/BOOTX64.EFI", files.loader.as_path())])?;
+        Self::new(folder, &system, Some(&boot))
+    }
+
+    /// Writes GRUB's config with the commands that blscfg makes of the entry on the boot partition.
+    pub fn write_grub_config(&self, folder: &Path) -> Result<()> {
+        let disk = GptConfig::new().open(&self.image)?;
+        let (size, partitions) = (*disk.logical_block_size(), disk.partitions());
+        let start = |number| {
+            let partition = partitions.get(&number).context("a partition")?;
+            partition.bytes_start(size).context("its start")
+        };
+        let on_disk = PathBuf::from(format!("{}?offset={}", self.image.display(), start(2)?));
+
+        let entry = run(Command::new("/usr/sbin/debugfs")
+            .args(["-R", "cat /loader/entries/ostree-1.conf"])
+            .arg(on_disk))?;
+        let values = |key: &str| -> Vec<&str> { entry.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).collect() };
+        let (kernel, options, initrds) = (values("linux").concat(), values("options").concat(), values("initrd").join(" "));
+        let config = folder.join("grub.cfg");
+        fs::write(
+            &config,
+            format!("set root=hd0,gpt2\nlinux {kernel} {options}\ninitrd {initrds}\nboot\n"),
+        )?;
+        let drive = format!("{}@@{}", self.image.display(), start(1)?);
+        run(Command::new("mmd").args(["-D", "s", "-i", &drive, "::/grub"]))?;
+        run(Command::new("mcopy").args(["-o", "-i", &drive]).arg(config).arg("::/grub/grub.cfg"))?;
+        Ok(())
     }
 
     fn new(folder: &Path, system: &[u8], boot: Option<&[u8]>) -> Result<Self> {
@@ -149,11 +216,19 @@ impl BootDisk {
 
 /// Creates a FAT file system with these files, and returns its bytes.
 fn fat(files: &[(&str, &Path)]) -> Result<Vec<u8>> {
+    fat_with_room(files, 0)
+}
+
+/// Creates such a file system with further space.
+fn fat_with_room(files: &[(&str, &Path)], spare: usize) -> Result<Vec<u8>> {
     let mut contents = Vec::new();
     for (path, file) in files {
         contents.push((path, fs::read(file).with_context(|| format!("reading {}", file.display()))?));
     }
-    let mut bytes = Cursor::new(vec![0; room(contents.iter().map(|(_, content)| content.len()).sum())]);
+    let mut bytes = Cursor::new(vec![
+        0;
+        room(contents.iter().map(|(_, content)| content.len()).sum::<usize>() + spare)
+    ]);
     fatfs::format_volume(&mut bytes, FormatVolumeOptions::new())?;
     let system = FileSystem::new(&mut bytes, FsOptions::new())?;
     for (path, content) in &contents {
@@ -168,8 +243,8 @@ fn fat(files: &[(&str, &Path)]) -> Result<Vec<u8>> {
     Ok(bytes.into_inner())
 }
 
-/// Creates an ext4 file system in `folder`, and returns its bytes.
-fn ext4(files: &[(&str, &Path)], folder: &Path) -> Result<Vec<u8>> {
+/// Creates an ext4 file system with files, links and further space in `folder`, and returns its bytes.
+fn ext4(files: &[(&str, &Path)], links: &[(&str, &str)], spare: usize, folder: &Path) -> Result<Vec<u8>> {
     let (content, image) = (folder.join("boot-partition"), folder.join("boot-partition.ext4"));
     let mut bytes = 0;
     for (path, file) in files {
@@ -177,7 +252,10 @@ fn ext4(files: &[(&str, &Path)], folder: &Path) -> Result<Vec<u8>> {
         fs::create_dir_all(target.parent().context("a folder")?)?;
         bytes += fs::copy(file, &target).with_context(|| format!("copying {}", file.display()))?;
     }
-    let kib = room(usize::try_from(bytes)?) / 1024;
+    for (path, target) in links {
+        symlink(target, content.join(path)).with_context(|| format!("linking {path}"))?;
+    }
+    let kib = room(usize::try_from(bytes)? + spare) / 1024;
     // GRUB 2.06 reads no file system with the first one.
     let features = "^metadata_csum_seed,^orphan_file";
     let mut make = Command::new("/sbin/mke2fs");

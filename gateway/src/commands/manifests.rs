@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use attest_gateway::manifests::{
-    ApiFeature, ClusterPlatform, GatewayImage, Host, InCluster, IngressRedirect, InitialSettings, NAME, Namespace, PoolName, USER,
-    documents, machine_config, table,
+    ApiFeature, CloudMachines, ClusterPlatform, GatewayImage, GoogleProject, Host, InCluster, IngressRedirect, InitialSettings, NAME,
+    Namespace, PoolEvidence, PoolName, USER, documents, machine_config, table,
 };
 
 use super::output;
@@ -57,6 +57,41 @@ pub(crate) struct Arguments {
     /// Print only these objects.
     #[arg(long, value_enum)]
     only: Option<Only>,
+    #[command(flatten)]
+    machines: CloudMachineOptions,
+}
+
+/// Values that decide which machines of a cloud the printed pools accept.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Machines that the printed pools accept")]
+struct CloudMachineOptions {
+    /// AWS: account of the instances, 12 digits (repeatable).
+    #[arg(long, value_name = "ACCOUNT")]
+    account: Vec<String>,
+    /// AWS: region of the instances (repeatable).
+    #[arg(long, value_name = "REGION")]
+    region: Vec<String>,
+    /// AWS: IAM role of the instances, without its path (repeatable). Only ec2.amazonaws.com may assume it.
+    #[arg(long, value_name = "ROLE")]
+    role: Vec<String>,
+    /// Google Cloud: project of the instances, with its number (repeatable).
+    #[arg(long, value_name = "ID=NUMBER")]
+    project: Vec<GoogleProject>,
+    /// Azure: subscription of the machines (repeatable).
+    #[arg(long, value_name = "UUID")]
+    subscription: Vec<String>,
+}
+
+impl CloudMachineOptions {
+    fn values(&self) -> CloudMachines {
+        CloudMachines {
+            accounts: self.account.clone(),
+            regions: self.region.clone(),
+            roles: self.role.clone(),
+            projects: self.project.clone(),
+            subscriptions: self.subscription.clone(),
+        }
+    }
 }
 
 /// A part of what the cluster gets.
@@ -103,10 +138,16 @@ impl Arguments {
                 .clone()
                 .context("--host is missing: name the control plane's host in pointers, api-int.CLUSTER.DOMAIN")?,
             pools: self.pools(),
+            evidence: PoolEvidence::new(self.platform, self.machines.values())?,
             etcd: self.etcd.clone(),
             parts: self.parts(),
             metrics: self.metrics_proxy.is_some(),
         };
+        if settings.evidence.uses_machine_objects() && !settings.parts.contains(&ApiFeature::Inventory) {
+            anyhow::bail!(
+                "--with inventory is missing: on this platform the printed pools accept only instances that the cluster's Machine objects name; add it here and for --only gateway"
+            );
+        }
         if settings.etcd.is_empty() && !settings.parts.contains(&ApiFeature::Store) {
             output::print_note(
                 "neither --etcd nor --with store was given: each host has its own store, and a node that attests at one host and fetches from another is refused",

@@ -4,6 +4,7 @@
 //! Connections from outside to 22623 are redirected to the gateway on the same host, so that every pointer stays as it is: by name, virtual
 //! IP or balancer. The host itself still reaches the server, and so the gateway gets its configs.
 
+mod evidence;
 mod in_cluster;
 mod ingress_redirect;
 mod machine_config;
@@ -14,12 +15,13 @@ mod values;
 
 use std::net::IpAddr;
 
+pub use self::evidence::{BadProject, CloudMachines, GoogleProject, PoolEvidence, PoolEvidenceError};
 pub use self::in_cluster::{InCluster, documents};
 pub use self::ingress_redirect::table;
 pub use self::machine_config::machine_config;
 pub use self::monitoring::prometheus_rule;
 pub use self::part::ApiFeature;
-pub use self::settings::InitialSettings;
+pub use self::settings::{InitialSettings, InitialSettingsError};
 pub use self::values::{BadValue, GatewayImage, Host, Namespace, PoolName};
 
 /// User that the gateway runs as in a pod. No host and no other image has it, because a host's programs are told apart by their user.

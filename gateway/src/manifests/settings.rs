@@ -4,9 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use attest_pool::PoolError;
+
+use super::evidence::CONTROL_PLANE;
 use super::ingress_redirect::SERVER;
 use super::monitoring;
-use super::{ApiFeature, GATEWAY_PORT, Host, NAME, Namespace, PoolName};
+use super::values::quoted;
+use super::{ApiFeature, GATEWAY_PORT, Host, NAME, Namespace, PoolEvidence, PoolName};
 use crate::settings::{Settings, SettingsError};
 
 /// Name of the controller's objects.
@@ -26,6 +30,15 @@ const ANCHORS: [&str; 7] = [
     "azure-vtpm-roots",
 ];
 
+/// Values that a printed file cannot have.
+#[derive(Debug, thiserror::Error)]
+pub enum InitialSettingsError {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+}
+
 /// Parameters of the initial settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InitialSettings {
@@ -34,6 +47,7 @@ pub struct InitialSettings {
     pub host: Host,
     /// Each has a file of its own.
     pub pools: BTreeSet<PoolName>,
+    pub evidence: PoolEvidence,
     /// Members of the etcd that has the store; empty: each host has a store of its own.
     pub etcd: Vec<String>,
     /// Uses of the cluster's API; empty: the gateway does not use the API.
@@ -41,9 +55,6 @@ pub struct InitialSettings {
     /// Set if the cluster's Prometheus is to read the metrics.
     pub metrics: bool,
 }
-
-/// Pools of the control plane: no machine gets into them because a part was asked for.
-const CONTROL_PLANE: [&str; 2] = ["arbiter", "master"];
 
 /// Returns section `[cluster]` of `gateway.toml`, or nothing if the gateway does not use the API.
 fn cluster(parts: &BTreeSet<ApiFeature>, pools: &BTreeSet<PoolName>) -> String {
@@ -235,9 +246,9 @@ vtpm_roots = \"{CONFIGURATION}/{azure_vtpm}\"
     )
 }
 
-/// Returns a pool's `pool.toml`: the sample, with its full config from the host's own Machine Config Server. It gives nothing to
-/// unauthenticated clients.
-fn pool(host: &Host, parts: &BTreeSet<ApiFeature>) -> String {
+/// Returns a pool's `pool.toml`: the sample with rules for this evidence, and with its full config from the host's own Machine Config Server.
+/// It gives nothing to unauthenticated clients.
+fn pool(name: &PoolName, host: &Host, parts: &BTreeSet<ApiFeature>, evidence: &PoolEvidence) -> String {
     let ca = match parts.contains(&ApiFeature::McsCertificate) {
         // As the cluster says it, kept by the gateway itself.
         true => format!("{STATE}/cluster/machine-config-server-ca.crt"),
@@ -260,6 +271,7 @@ ca = \"{ca}\"
         1,
     );
     let (rules, _) = sample.split_once("[source]\n").unwrap_or((&sample, ""));
+    let rules = evidence.rules(rules, name, &format!("{CONFIGURATION}/settings"));
     format!("{rules}{upstream}")
 }
 
@@ -273,8 +285,8 @@ impl InitialSettings {
     /// Returns the ConfigMaps: `gateway.toml`, the pools, and `controller.toml` if a part is the controller's.
     ///
     /// # Errors
-    /// [`SettingsError`]: an argument is not valid as a setting.
-    pub fn config_maps(&self) -> Result<Vec<String>, SettingsError> {
+    /// [`InitialSettingsError`]: an argument is not valid as a setting.
+    pub fn config_maps(&self) -> Result<Vec<String>, InitialSettingsError> {
         let mut settings = settings(&self.host, &self.etcd, &self.parts, &self.pools);
         if self.metrics {
             // Writing to a string cannot fail.
@@ -285,10 +297,18 @@ impl InitialSettings {
             );
         }
         Settings::parse(&settings, &Path::new(CONFIGURATION).join("settings/gateway.toml"))?;
-        let pool = pool(&self.host, &self.parts);
-        let pools: Vec<(String, &str)> = self.pools.iter().map(|name| (format!("{name}.toml"), &*pool)).collect();
+        let mut files = vec![("gateway.toml".to_owned(), settings)];
+        let mut pools = Vec::new();
+        for name in &self.pools {
+            let text = pool(name, &self.host, &self.parts, &self.evidence);
+            let folder = Path::new(CONFIGURATION).join("pools").join(name.to_string());
+            attest_pool::policy_of(&folder, &folder.join("pool.toml"), &text, Vec::new())?;
+            pools.push((format!("{name}.toml"), text));
+            let inventory = self.evidence.inventory_file(name);
+            files.extend(inventory.map(|(file, text)| (file, text.to_owned())));
+        }
         let mut maps = vec![
-            config_map(&self.namespace, NAME, &[("gateway.toml".to_owned(), &settings)]),
+            config_map(&self.namespace, NAME, &files),
             config_map(&self.namespace, &format!("{NAME}-pools"), &pools),
         ];
         if self.parts.iter().any(|part| part.is_of_controller()) {
@@ -296,14 +316,14 @@ impl InitialSettings {
             maps.push(config_map(
                 &self.namespace,
                 CONTROLLER,
-                &[("controller.toml".to_owned(), &controller)],
+                &[("controller.toml".to_owned(), controller)],
             ));
         }
         Ok(maps)
     }
 }
 
-fn config_map(namespace: &Namespace, name: &str, files: &[(String, &str)]) -> String {
+fn config_map(namespace: &Namespace, name: &str, files: &[(String, String)]) -> String {
     let mut object = format!("apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\ndata:\n");
     for (file, text) in files {
         let _ = writeln!(object, "  {file}: |");
@@ -314,11 +334,6 @@ fn config_map(namespace: &Namespace, name: &str, files: &[(String, &str)]) -> St
         }
     }
     object
-}
-
-/// Returns a text as a string of TOML, with any characters.
-fn quoted(text: &str) -> String {
-    toml::Value::from(text).to_string()
 }
 
 #[cfg(all(test, feature = "cluster"))]

@@ -13,8 +13,8 @@ use crate::support::{Answer, Gateway, LIMIT, bearer, digest, tpm};
 
 const GCP_IDENTITY: &str = "gcp:example-project/152986662232938449";
 const AWS_IDENTITY: &str = "aws:123456789012/i-0123456789abcdef0";
-const GCP_PROVIDER_ID: &str = "gce://example-project/europe-west3-a/worker-7";
-const AWS_PROVIDER_ID: &str = "aws:///eu-central-1a/i-0123456789abcdef0";
+pub const GCP_PROVIDER_ID: &str = "gce://example-project/europe-west3-a/worker-7";
+pub const AWS_PROVIDER_ID: &str = "aws:///eu-central-1a/i-0123456789abcdef0";
 const NAMESPACE: &str = "openshift-machine-api";
 /// Pool section that accepts machines of the cluster, and refuses others at once.
 const MACHINES: &str = "[inventory]\nmachines = { machine_sets = [\"worker-*\"], wait_seconds = 0 }\n";
@@ -23,7 +23,7 @@ const CONTROL_PLANE: &str = "[inventory]\nmachines = { control_plane = true, wai
 const BOTH: &str = r#"[["gcp"], ["aws-identity-document"]]"#;
 
 /// Starts a cluster's API, which the gateway may ask for Machine objects of one namespace and for Nodes, and for nothing else.
-fn api() -> KubernetesApi {
+pub fn api() -> KubernetesApi {
     let api = KubernetesApi::start();
     let (rbac, gateway) = (
         "rbac.authorization.k8s.io",
@@ -43,7 +43,7 @@ fn api() -> KubernetesApi {
 }
 
 /// Returns a gateway that watches this API for machines, not yet started.
-fn init(api: &KubernetesApi, accepts: &str, rules: &[&str]) -> Gateway {
+pub fn init(api: &KubernetesApi, accepts: &str, rules: &[&str]) -> Gateway {
     let gateway = site::init(accepts, rules);
     site::write(&gateway, "kubeconfig", api.kubeconfig(&api.token("attest-gateway", "gateway")));
     let cluster = "[cluster]\napi = \"kubeconfig\"\nconfigs = false\nmachines = true\n";
@@ -70,7 +70,7 @@ fn object(name: &str, provider_id: &str) -> Value {
     })
 }
 
-fn put(api: &KubernetesApi, name: &str, provider_id: &str, change: impl Fn(&mut Value)) {
+pub fn put(api: &KubernetesApi, name: &str, provider_id: &str, change: impl Fn(&mut Value)) {
     let mut object = object(name, provider_id);
     change(&mut object);
     api.put(object);

@@ -22,6 +22,8 @@ mod outage;
 mod own_tpm;
 mod policy;
 mod proposed;
+#[cfg(feature = "cluster")]
+mod rendered;
 mod row_by_row;
 pub mod site;
 mod sts;

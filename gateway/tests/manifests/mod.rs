@@ -5,6 +5,7 @@ mod apply;
 mod image;
 mod kustomize;
 mod monitoring;
+mod platforms;
 mod pod;
 mod rights;
 #[cfg(feature = "cluster")]
@@ -48,12 +49,12 @@ pub(super) fn all(parts: &[&str]) -> String {
     printed(&options)
 }
 
-pub(super) fn objects(yaml: &str) -> Vec<Value> {
+pub(crate) fn objects(yaml: &str) -> Vec<Value> {
     yaml.split("\n---\n").map(|text| serde_saphyr::from_str(text).unwrap()).collect()
 }
 
 /// Returns the one object of this kind and name.
-pub(super) fn object(objects: &[Value], kind: &str, name: &str) -> Value {
+pub(crate) fn object(objects: &[Value], kind: &str, name: &str) -> Value {
     let found: Vec<&Value> = objects
         .iter()
         .filter(|object| object["kind"] == kind && object["metadata"]["name"] == name)

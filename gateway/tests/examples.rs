@@ -47,7 +47,17 @@ fn each_example_passes_check() {
     names.sort();
     assert_eq!(
         names,
-        ["bare-metal", "fedora-coreos", "flatcar", "google-cloud", "rhel-coreos", "tokens"]
+        [
+            "aws",
+            "aws-nitro-tpm",
+            "azure",
+            "bare-metal",
+            "fedora-coreos",
+            "flatcar",
+            "google-cloud",
+            "rhel-coreos",
+            "tokens"
+        ]
     );
     // What the page says to type first.
     let init = readme

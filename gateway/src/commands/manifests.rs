@@ -23,7 +23,7 @@ pub(crate) enum Command {
     after_help = "Example: on bare metal, in this order\n  attest-gateway manifests render --platform baremetal --only settings --host api-int.example.com --etcd https://etcd-1.example.com:2379 > settings.yaml\n  attest-gateway manifests render --platform baremetal --only gateway --image registry.example.com/attest-gateway:0.1.0 | kubectl apply -f -\n  attest-gateway manifests render --platform baremetal --only machine-config | kubectl apply -f -\n\nExample: the nftables rules alone\n  attest-gateway manifests render --platform none --only nft > redirect.nft && nft --check -f redirect.nft\n\nApply the MachineConfig last, when each control-plane host runs a gateway. It sends the Machine Config Server's port to the gateway: a\nhost without a gateway then serves no configs.\n\nTo install, upgrade and remove all of it: docs/how-to/install-openshift.md."
 )]
 pub(crate) struct Arguments {
-    /// Platform of the cluster's control plane.
+    /// Platform of the cluster: it decides which machines the printed pools accept, and which addresses the nftables rules are for.
     #[arg(long, value_enum)]
     platform: ClusterPlatform,
     /// Address of a load balancer that no interface of the hosts has (repeatable). Needed for Google Cloud's internal balancer.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::console::print_line;
-use crate::first_boot_secret::disk::{DiskPrograms, Disks};
+use crate::disk::{DiskPrograms, Disks};
 use crate::first_boot_secret::folder;
 use crate::first_boot_secret::state::{self, ClaimFolder};
 use crate::first_boot_secret::storage::{MOUNT_POINT, Storage};

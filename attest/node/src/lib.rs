@@ -34,6 +34,7 @@ pub mod config;
 pub mod console;
 pub mod deadline;
 pub mod delivery;
+pub mod disk;
 pub mod ek_table;
 pub mod entropy;
 pub mod failure;

@@ -1,19 +1,18 @@
 //! Azure's custom data: a file on the virtual CD that each virtual machine has at its first boot.
 //!
-//! Ignition reads it there if the machine has no user data. So does this program, with the programs `mount` and `umount`, which are in each
-//! initramfs with systemd.
+//! Ignition reads it there if the machine has no user data. So does this program ([`crate::disk`]).
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use zeroize::Zeroizing;
 
 use crate::deadline::Deadline;
+use crate::disk;
 use crate::failure::printable;
 use crate::pointer::POINTER_LIMIT_BYTES;
 use crate::tpm::device;
@@ -65,28 +64,11 @@ struct MountPrograms;
 
 impl Mounts for MountPrograms {
     fn mount(&self, drive: &Path, at: &Path) -> io::Result<()> {
-        let output = Command::new("mount")
-            .args(["-t", FILE_SYSTEM, "-o", "ro,nosuid,nodev,noexec"])
-            .args([drive, at])
-            .stdin(Stdio::null())
-            .output()?;
-        if output.status.success() {
-            Ok(())
-        } else {
-            Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
-        }
+        disk::mount(drive, at, Some(FILE_SYSTEM), true)
     }
 
     fn unmount(&self, at: &Path) {
-        // Lazily: what holds it is at its end, and the boot goes on in any case.
-        let _ = Command::new("umount")
-            // Not --lazy: busybox knows the short form only.
-            .arg("-l")
-            .arg(at)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status();
+        disk::unmount(at);
     }
 }
 

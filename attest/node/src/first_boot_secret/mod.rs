@@ -4,7 +4,6 @@
 //! instance's evidence and claimant to another gateway. The claimant of a token, which Ignition's request carries, must not claim an
 //! instance either.
 
-pub mod disk;
 pub mod folder;
 pub mod state;
 pub mod storage;

@@ -13,9 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::deadline::Deadline;
+use crate::disk::{DiskPrograms, Disks};
 
 use super::ClaimSecret;
-use super::disk::{DiskPrograms, Disks};
 use super::folder;
 
 /// The filesystems that are looked for by their label, the first one that is there. Fedora CoreOS and RHEL CoreOS have their boot

@@ -72,7 +72,7 @@ impl Disks for DiskPrograms {
             Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        let done = mount(&device(label), at, read_only).and_then(|()| {
+        let done = mount(&device(label), at, None, read_only).and_then(|()| {
             let done = work(at);
             unmount(at);
             done
@@ -87,12 +87,17 @@ fn device(label: &str) -> PathBuf {
     Path::new(BY_LABEL).join(label)
 }
 
-fn mount(device: &Path, at: &Path, read_only: bool) -> io::Result<()> {
+/// Mounts a device. Without the name of a filesystem, `mount` finds out which one it is.
+///
+/// # Errors
+/// What `mount` says.
+pub(crate) fn mount(device: &Path, at: &Path, filesystem: Option<&str>, read_only: bool) -> io::Result<()> {
     let until = Instant::now() + BUSY_LIMIT;
     let mode = if read_only { "ro" } else { "rw" };
     loop {
         let output = Command::new("sh")
             .args(["-c", MOUNT, "mount", "-o", &format!("{mode},nosuid,nodev,noexec")])
+            .args(filesystem.iter().flat_map(|name| ["-t", name]))
             .args([device, at])
             .stdin(Stdio::null())
             .output()?;
@@ -109,7 +114,8 @@ fn mount(device: &Path, at: &Path, read_only: bool) -> io::Result<()> {
     }
 }
 
-fn unmount(at: &Path) {
+/// Unmounts, at the latest with the last process that uses the mount.
+pub(crate) fn unmount(at: &Path) {
     // What was written is on the disk. If something holds the mount, it is gone with this program's mounts.
     let unmounted = quiet(Command::new("umount").arg(at)).status();
     if !unmounted.is_ok_and(|status| status.success()) {

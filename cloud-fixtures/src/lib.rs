@@ -24,6 +24,7 @@ pub mod haproxy;
 pub mod kubernetes;
 mod listener;
 pub mod machine_config_server;
+pub mod openstack;
 pub mod pkcs7;
 pub mod port;
 pub mod server;

@@ -14,3 +14,4 @@ mod azure;
 mod client;
 mod google;
 mod kubernetes;
+mod openstack;

@@ -1,7 +1,7 @@
 //! The node's half of the attestation gateway: runs in the initramfs before Ignition fetches.
 //!
 //! A run in reading order ([`boot`]): the pointer config is found where Ignition would find it ([`ignition`], [`pointer`]), in a cloud's
-//! user data, too ([`cloud`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
+//! user data, too ([`cloud`], [`user_data`]); the gateway that it names is asked for a challenge ([`gateway`]); the TPM ([`tpm`]) and the cloud answer it
 //! ([`attestation`]); and the ticket that this earns is put into the pointer, which Ignition then reads. If anything fails
 //! ([`failure`]), or takes too long ([`deadline`]), the pointer is unchanged, except for a header that reports the failure to the gateway, and
 //! the node gets the config of an unauthenticated client. The node waits much longer for a gateway that tells it to retry ([`wait`]).
@@ -50,4 +50,5 @@ pub mod pointer;
 pub mod rehearsal;
 pub mod report;
 pub mod tpm;
+pub mod user_data;
 pub mod wait;

@@ -18,6 +18,7 @@ use crate::first_boot_secret::storage::{self, Storage};
 use crate::ignition::{Ignition, IgnitionInput, OTHER_CMDLINE, VARIABLES};
 use crate::pointer::{POINTER_LIMIT_BYTES, PointerError};
 use crate::tpm::device;
+use crate::user_data::{UserDataError, UserDataPlatform};
 
 /// The environment file of Ignition's units, written by its generator.
 const ENVIRONMENT: &str = "/run/ignition.env";
@@ -25,6 +26,11 @@ const ENVIRONMENT: &str = "/run/ignition.env";
 const QEMU: &str = "qemu";
 /// Id of the platform whose config is a file.
 const FILE: &str = "file";
+/// Id of the platform that has no config of its own.
+const METAL: &str = "metal";
+/// Id of Hyper-V. Its host gives key-value pairs once in a boot, and Ignition writes them down for the booted system (`kvp.go` in
+/// `internal/providers/hyperv`), so that nothing else may read them.
+const HYPER_V: &str = "hyperv";
 /// The kernel argument of this program's own: seconds.
 const WAIT_ARGUMENT: &str = "attest-node.wait";
 /// Another: the node's name.
@@ -91,6 +97,9 @@ pub enum PlatformError {
     /// The cloud does not give it.
     #[error(transparent)]
     Cloud(#[from] CloudError),
+    /// The platform's user data cannot be read.
+    #[error(transparent)]
+    UserData(#[from] UserDataError),
 }
 
 impl From<PlatformError> for Failure {
@@ -98,6 +107,7 @@ impl From<PlatformError> for Failure {
         match error {
             PlatformError::Pointer(error) => error.into(),
             PlatformError::Cloud(error) => error.into(),
+            PlatformError::UserData(error) => error.into(),
         }
     }
 }
@@ -174,8 +184,8 @@ impl NodePlatform {
     /// The pointer config as Ignition would find it.
     ///
     /// # Errors
-    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`CloudError`]; and those of
-    /// [`Ignition::heeds_user_config`].
+    /// [`PointerError::NotFound`], [`PointerError::Unreadable`], [`PointerError::TooLarge`], [`CloudError`], [`UserDataError`]; and
+    /// those of [`Ignition::heeds_user_config`].
     pub fn pointer(&self, metadata: &MetadataAddress, deadline: Deadline) -> Result<Zeroizing<Vec<u8>>, PlatformError> {
         self.ignition.heeds_user_config()?;
         let user_config = self.ignition.user_config();
@@ -209,7 +219,17 @@ impl NodePlatform {
                 }
                 looked_at.push_str(&format!(" and {}", file.display()));
             }
-            (Some(other), None) => looked_at.push_str(&format!("; this program does not support configs of platform {other}")),
+            (Some(METAL), _) => looked_at.push_str("; platform metal has no config of its own"),
+            (Some(HYPER_V), _) => looked_at.push_str("; only Ignition can read Hyper-V's key-value pairs"),
+            (Some(other), None) => match UserDataPlatform::from_id(other) {
+                Some(platform) => {
+                    if let Some(bytes) = platform.read(self.ignition.release(), metadata, deadline)? {
+                        return Ok(bytes);
+                    }
+                    looked_at.push_str(&format!(" and {}", platform.place()));
+                }
+                None => looked_at.push_str(&format!("; this program does not support configs of platform {other}")),
+            },
             (None, _) | (Some(_), Some(_)) => {
                 if let Some(CloudInstance { cloud, metadata }) = self.instance(metadata, deadline)? {
                     if let Some(bytes) = cloud::user_data(cloud, &metadata, deadline)? {

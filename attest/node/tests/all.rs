@@ -22,3 +22,4 @@ mod rehearsal;
 mod report;
 mod stand_ins;
 mod support;
+mod user_data;

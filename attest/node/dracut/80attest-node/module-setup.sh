@@ -25,6 +25,8 @@ installkernel() {
     hostonly='' instmods virtio_net gve ena ixgbevf xen-netfront hv_netvsc mana mlx4_en mlx5_core
     # Azure's custom data is on a CD.
     hostonly='' instmods hv_storvsc ata_piix sr_mod udf
+    # Config drives are CDs or disks, with ISO 9660 or FAT (below).
+    hostonly='' instmods ahci virtio_blk virtio_scsi ibmvscsi xen-blkfront isofs
     # The filesystems on which a secret is kept for a reboot of the first boot: boot partitions, and EFI system partitions.
     hostonly='' instmods ext4 vfat nls_cp437 nls_iso8859-1 nls_ascii nls_utf8
 }

@@ -231,6 +231,12 @@ impl Ignition {
         }
     }
 
+    /// Returns the release of this Ignition, if it reports one.
+    #[must_use]
+    pub fn release(&self) -> Option<(u32, u32)> {
+        version::release(&(self.version_output)())
+    }
+
     /// Returns the settings of this Ignition.
     #[must_use]
     pub fn input(&self) -> &IgnitionInput {

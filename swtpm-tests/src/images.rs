@@ -155,6 +155,28 @@ impl Images {
         Ok(disc)
     }
 
+    /// Makes an ISO 9660 filesystem with this label from a folder, in `folder`. Links stay links.
+    pub fn drive(&self, label: &str, content: &Path, folder: &Path) -> Result<PathBuf> {
+        let drive = folder.join(format!("{label}.iso"));
+        // The options by which Nova makes its config drives.
+        run(self
+            .program("usr/bin/genisoimage")
+            .args([
+                "-quiet",
+                "-ldots",
+                "-allow-lowercase",
+                "-allow-multidot",
+                "-l",
+                "-J",
+                "-r",
+                "-V",
+                label,
+                "-o",
+            ])
+            .args([&drive, content]))?;
+        Ok(drive)
+    }
+
     /// Makes the fast initramfs with node-initrd appended, in `folder`.
     pub fn node_initrd(&self, folder: &Path) -> Result<PathBuf> {
         let initrd = folder.join("fast-with-node.cpio");

@@ -18,6 +18,7 @@ mod bench;
 mod boot_complete;
 mod crash;
 mod differential;
+mod ek_issuers;
 #[path = "clouds/estate.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod estate;

@@ -32,7 +32,8 @@ pub fn table(keys: &[EndorsementKey]) -> String {
     for (index, key) in keys.iter().enumerate() {
         let mark = if index == 0 { '*' } else { ' ' };
         let certificate = match (&key.certificate, &key.unread) {
-            (Some(certificate), _) => format!("issued by {}", issuer(certificate)),
+            (Some(certificate), None) => format!("issued by {}", issuer(certificate)),
+            (Some(certificate), Some(unread)) => format!("issued by {}; {unread}", issuer(certificate)),
             (None, Some(unread)) => format!("none; {unread}"),
             (None, None) => "none".to_owned(),
         };

@@ -7,7 +7,7 @@ use attest_wire::Kind;
 use attest_wire::protocol::{Attester, Blob, Nothing, TpmAttester};
 use zeroize::Zeroizing;
 
-use crate::tpm::{Attester as TpmKeys, EndorsementKey};
+use crate::tpm::{Attester as TpmKeys, EndorsementKey, IssuerCertificates};
 
 use super::cloud::CloudMeans;
 use super::event_log;
@@ -27,12 +27,12 @@ pub struct TpmMeans<'a> {
 impl<'a> TpmMeans<'a> {
     /// Returns the evidence of loaded keys and of the event log at a path, with notes about parts that cannot be sent.
     #[must_use]
-    pub fn new(ek: &EndorsementKey, intermediates: Vec<Vec<u8>>, keys: TpmKeys<'a>, log: &Path) -> (Self, Vec<String>) {
+    pub fn new(ek: &EndorsementKey, issuers: IssuerCertificates, keys: TpmKeys<'a>, log: &Path) -> (Self, Vec<String>) {
         let presented = TpmAttester {
             ek_public: ek.public.clone().into(),
             ek_certificate: ek.certificate.clone().map(Blob::from),
             ek_certificate_unread: ek.unread.is_some(),
-            ek_intermediates: intermediates.into_iter().map(Blob::from).collect(),
+            ek_intermediates: issuers.certificates.into_iter().map(Blob::from).collect(),
             ak_public: keys.ak_public().to_vec().into(),
         };
         let (event_log, note) = event_log(log);
@@ -46,7 +46,10 @@ impl<'a> TpmMeans<'a> {
             Some(_) => format!("{unread}; attesting with another EK, {}", ek.digest),
             None => format!("{unread}; attesting without an EK certificate"),
         });
-        (means, note.into_iter().chain(unread).collect())
+        let unread_issuers = issuers
+            .unread
+            .map(|unread| format!("{unread}; attesting without them: put the CAs that the gateway lacks into its ek-roots"));
+        (means, note.into_iter().chain(unread).chain(unread_issuers).collect())
     }
 }
 

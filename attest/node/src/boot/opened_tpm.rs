@@ -14,26 +14,22 @@ use crate::failure::Failure;
 use crate::first_boot_secret::FirstBootSecret;
 use crate::first_boot_secret::state::ClaimFolder;
 use crate::platform::CloudInstance;
-use crate::tpm::{AkKind, EndorsementKey, TpmDevice, TpmError};
+use crate::tpm::{AkKind, EndorsementKey, IssuerCertificates, TpmDevice, TpmError};
 
 /// A TPM with the EK that it attests by.
 pub(crate) struct OpenedTpm {
     tpm: TpmDevice,
     ek: EndorsementKey,
-    intermediates: Vec<Vec<u8>>,
+    intermediates: IssuerCertificates,
 }
 
 pub(crate) fn open(settings: &BootOptions, deadline: Deadline) -> Result<OpenedTpm, TpmError> {
     let mut tpm = TpmDevice::open_until(&settings.tcti, deadline)?;
     let ek = tpm.endorsement_key(settings.ek)?;
     let intermediates = if ek.certificate.is_some() {
-        match tpm.intermediates() {
-            Err(error) if error.is_temporary() => return Err(error),
-            // The gateway may know the intermediates itself.
-            read => read.unwrap_or_default(),
-        }
+        tpm.intermediates()?
     } else {
-        Vec::new()
+        IssuerCertificates::default()
     };
     Ok(OpenedTpm { tpm, ek, intermediates })
 }

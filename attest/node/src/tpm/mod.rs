@@ -36,6 +36,7 @@ pub use self::ek::{EkOrigin, EndorsementKey};
 pub use self::ek_choice::EkChoice;
 pub use self::ek_template::Template;
 pub use self::error::TpmError;
+pub use self::nv::{IssuerCertificates, UnreadIssuers};
 pub use self::quote::QuoteWithPcrs;
 use self::retry::UNAUTHORIZED;
 pub use self::warning::{Lockout, Warning};

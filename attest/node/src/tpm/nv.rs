@@ -40,22 +40,58 @@ enum NvContent {
     TooLarge,
 }
 
+/// Certificates of the EK certificate's issuers that a TPM carries.
+#[derive(Debug, Clone, Default)]
+pub struct IssuerCertificates {
+    /// DER, as many as the gateway accepts.
+    pub certificates: Vec<Vec<u8>>,
+    /// The first NV index of them that could not be read. The certificates before it were.
+    pub unread: Option<UnreadIssuers>,
+}
+
+/// Certificates of issuers that are in NV memory and could not be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("the certificates of the EK's issuers in NV index {index:#010x} could not be read: {error}")]
+pub struct UnreadIssuers {
+    /// The NV index that has the certificates.
+    pub index: u32,
+    /// The error of the attempt to read it.
+    pub error: TpmError,
+}
+
 impl TpmDevice {
-    /// The issuers' certificates (DER) that the TPM carries, as many as the gateway accepts; none is an everyday answer.
+    /// The issuers' certificates that the TPM carries; none is an everyday answer.
     ///
     /// # Errors
-    /// [`TpmError::Command`] if the TPM does not even list its NV indexes; [`TpmError::Busy`].
-    pub fn intermediates(&mut self) -> Result<Vec<Vec<u8>>, TpmError> {
-        let mut bytes = Vec::new();
-        for index in self.handles(*CHAIN.start(), *CHAIN.end())? {
-            match self.nv_read(index) {
-                Ok(part) if bytes.len() + part.len() <= CHAIN_LIMIT_BYTES => bytes.extend(part),
+    /// [`TpmError::Busy`]; [`TpmError::Lockout`] if the TPM does not even list its NV indexes.
+    pub fn intermediates(&mut self) -> Result<IssuerCertificates, TpmError> {
+        let (mut bytes, mut unread) = (Vec::new(), None);
+        let indexes = self.handles(*CHAIN.start(), *CHAIN.end()).or_else(|error| {
+            if error.is_temporary() {
+                return Err(error);
+            }
+            let index = *CHAIN.start();
+            unread = Some(UnreadIssuers { index, error });
+            Ok(Vec::new())
+        });
+        for index in indexes? {
+            let error = match self.nv_read(index) {
+                Ok(part) if bytes.len() + part.len() <= CHAIN_LIMIT_BYTES => {
+                    bytes.extend(part);
+                    continue;
+                }
+                Ok(_) => TpmError::Unexpected {
+                    what: "more certificates of issuers than are read",
+                },
                 Err(error @ TpmError::Busy { .. }) => return Err(error),
                 // The chain is a convenience: the gateway may know the intermediates itself. So it is not waited for in lockout.
-                _ => break,
-            }
+                Err(error) => error,
+            };
+            unread = Some(UnreadIssuers { index, error });
+            break;
         }
-        Ok(split_certificates(&bytes))
+        let certificates = split_certificates(&bytes);
+        Ok(IssuerCertificates { certificates, unread })
     }
 
     /// Returns the whole content of an NV index that is readable without authorization.

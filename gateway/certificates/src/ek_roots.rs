@@ -1,13 +1,15 @@
 //! The folder of certificates that endorse EKs.
 
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use attest::tpm::ek_certificate::EkRootProblem;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
 
-use super::folder::{self, CertificateFolder, CertificateFolderError, FolderCertificate};
+use super::folder::{self, CertificateFolder, CertificateFolderError};
+use super::{Certificate, Fingerprint};
 
 /// Contents of the folder.
 #[derive(Debug, Clone)]
@@ -22,6 +24,73 @@ pub struct EkRootsFolder {
     pub refused: Vec<String>,
     /// Those of them that are broken themselves: an intermediate without its issuer is not.
     pub broken: Vec<String>,
+    /// The file of each of the certificates, in their order.
+    files: Vec<PathBuf>,
+    /// Fingerprints of those that are not usable.
+    unusable: BTreeSet<String>,
+}
+
+/// Role of a CA among the EK roots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EkCaRole {
+    /// Trusted because it was configured.
+    Root,
+    /// Trusted through a root.
+    Intermediate,
+    /// Left out, because it cannot be used.
+    Unusable,
+}
+
+impl EkCaRole {
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Root => "root",
+            Self::Intermediate => "intermediate",
+            Self::Unusable => "unusable",
+        }
+    }
+
+    /// Returns the role of a CA that is usable, by its certificate alone.
+    #[must_use]
+    pub fn by_issuer(certificate: &[u8]) -> Self {
+        match EkRoots::is_self_issued(certificate) {
+            true => Self::Root,
+            false => Self::Intermediate,
+        }
+    }
+}
+
+/// A CA in the folder.
+#[derive(Debug, Clone)]
+pub struct EkCa<'a> {
+    pub file: &'a Path,
+    pub role: EkCaRole,
+    /// Manufacturer that it names as its organisation, or its whole subject.
+    pub maker: String,
+    pub certificate: Certificate,
+}
+
+impl EkRootsFolder {
+    /// Returns every certificate that can be parsed, with its file.
+    pub fn authorities(&self) -> impl Iterator<Item = EkCa<'_>> {
+        self.files.iter().zip(&self.certificates).filter_map(|(file, der)| {
+            let certificate = Certificate::parse(der.clone()).ok()?;
+            let role = if self.unusable.contains(&certificate.fingerprint.to_string()) {
+                EkCaRole::Unusable
+            } else if self.named_roots.contains(der) {
+                EkCaRole::Root
+            } else {
+                EkCaRole::by_issuer(der)
+            };
+            Some(EkCa {
+                file,
+                role,
+                maker: EkRoots::maker_of(der)?,
+                certificate,
+            })
+        })
+    }
 }
 
 /// The folder cannot be read.
@@ -44,20 +113,29 @@ pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
     let named = named.map(|found| found.certificate.clone());
     let named_roots: Vec<_> = named.filter(|certificate| !EkRoots::is_self_issued(certificate)).collect();
     let (roots, problems) = sorted(found.iter().map(|found| found.certificate.clone()), &named_roots);
+    let mut files: BTreeMap<String, &Path> = BTreeMap::new();
+    for found in &found {
+        files.entry(Fingerprint::of(&found.certificate).to_string()).or_insert(&found.path);
+    }
+    let mut unusable = BTreeSet::new();
     for problem in &problems {
-        let file = folder::file_of(&found, &problem.sha256).unwrap_or(folder);
+        let file = files.get(&problem.sha256).copied().unwrap_or(folder);
         let message = format!("{}: {problem}{}", file.display(), advice(&problem.problem));
         if !matches!(problem.problem, EkRootProblem::IssuerMissing { .. }) {
             broken.push(message.clone());
         }
         refused.push(message);
+        unusable.insert(problem.sha256.clone());
     }
+    let (files, certificates) = found.into_iter().map(|found| (found.path, found.certificate)).unzip();
     Ok(EkRootsFolder {
         roots: Arc::new(roots),
-        certificates: found.into_iter().map(|FolderCertificate { certificate, .. }| certificate).collect(),
+        certificates,
         named_roots,
         refused,
         broken,
+        files,
+        unusable,
     })
 }
 
@@ -73,7 +151,7 @@ pub fn sorted(
 }
 
 /// Returns the advice for the administrator about a CA that is not usable.
-const fn advice(problem: &EkRootProblem) -> &'static str {
+pub(super) const fn advice(problem: &EkRootProblem) -> &'static str {
     match problem {
         EkRootProblem::IssuerMissing { .. } => {
             "; add that issuer's certificate to the folder, or, to trust this one as a root, put it into a file named *.root.pem"

@@ -6,13 +6,14 @@ mod certificates;
 pub mod clouds;
 #[cfg(feature = "cluster")]
 pub mod cluster;
+mod ek_roots;
 mod pools;
 mod state;
 
 use std::fmt;
 use std::sync::Arc;
 
-use attest_certificates::ek_roots::{self, EkRootsFolder};
+use attest_certificates::ek_roots::EkRootsFolder;
 #[cfg(feature = "cluster")]
 use attest_cluster_api::ClusterClient;
 use attest_system::clock::Clock;
@@ -104,7 +105,7 @@ impl Inspection {
         #[cfg(feature = "cluster")]
         let api = cluster::open(settings, clock, metrics, depth, &mut findings).await;
         let tls = certificates::inspect(&settings.tls, clock, &mut findings);
-        let ek_roots = ek_roots(settings, &mut findings);
+        let ek_roots = ek_roots::inspect(settings, clock.now(), &mut findings);
         let name = tls.as_ref().map(LiveTls::current);
         let name = name.as_ref().and_then(|tls| tls.serving.dns_name());
         let clouds = match Clouds::open_counted(&settings.clouds, name, Arc::clone(metrics)) {
@@ -243,39 +244,6 @@ impl Inspection {
             false => Err(Faults { errors, newer }),
         }
     }
-}
-
-fn ek_roots(settings: &Settings, findings: &mut Vec<InspectionFinding>) -> Option<EkRootsFolder> {
-    let folder = match ek_roots::load(&settings.ek_roots) {
-        Ok(folder) => folder,
-        Err(error) => {
-            findings.push(InspectionFinding::Error(error.to_string()));
-            return None;
-        }
-    };
-    let makers: Vec<String> = folder
-        .roots
-        .makers()
-        .iter()
-        .map(|(maker, count)| format!("{maker} ({count})"))
-        .collect();
-    let whose = match makers.is_empty() {
-        true => String::new(),
-        false => format!(", which endorse TPMs of {}", makers.join(", ")),
-    };
-    findings.push(InspectionFinding::Good(format!(
-        "{}: {} certificates{whose}",
-        settings.ek_roots.display(),
-        folder.certificates.len()
-    )));
-    let refused = folder.refused.iter();
-    findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("ignored a file of the EK roots: {refused}"))));
-    if folder.roots.is_empty() {
-        findings.push(InspectionFinding::Warning(
-            "no EK roots: only TPMs on the allowlist are endorsed (`attest-gateway ek add`)".to_owned(),
-        ));
-    }
-    Some(folder)
 }
 
 /// Binds the addresses. A caller that is not going to serve releases them by dropping the listeners.

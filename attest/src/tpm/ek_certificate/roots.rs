@@ -9,7 +9,7 @@ use x509_parser::x509::X509Name;
 
 use super::{CERTIFICATE_LIMIT_BYTES, EK_CERTIFICATE, SIGNATURES, TcgUsage, algorithm_name};
 use crate::x509::canonical::CanonicalName;
-use crate::x509::names::{issuer_of, name_text};
+use crate::x509::names::{issuer_of, name_text, organisation};
 use crate::x509::{Anchor, Ca, CaKey, NoCa, TrustAnchors, Unusable, signatures};
 
 /// The CAs whose EK certificates are trusted: roots, and the intermediates below them.
@@ -55,7 +55,7 @@ pub enum EkRootProblem {
     #[error("its key is {0}; accepted are RSA of 2048 to 8192 bits, P-256, P-384 and P-521")]
     Key(String),
     /// The certificate is signed with SHA-1 or another algorithm that is not accepted.
-    #[error("it is signed with algorithm {0}, which is not accepted; add its TPMs to the allowlist: `attest-gateway ek add`")]
+    #[error("it is signed with algorithm {}{}, which is not accepted; add its TPMs to the allowlist: `attest-gateway ek add`", .0, hash_name(.0))]
     SignatureAlgorithm(String),
     /// The algorithm of its signature is accepted, and the parameters are not.
     #[error("its signature algorithm {0} has parameters; they have to be absent or NULL")]
@@ -171,6 +171,14 @@ impl EkRoots {
         makers
     }
 
+    /// Returns the manufacturer that a CA certificate names, like [`EkRoots::makers`]. Says nothing about trust; `None` if the bytes are not a
+    /// certificate.
+    #[must_use]
+    pub fn maker_of(certificate: &[u8]) -> Option<String> {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        Some(organisation(parsed.subject()).unwrap_or_else(|| name_text(parsed.subject())))
+    }
+
     pub(super) const fn anchors(&self) -> &TrustAnchors {
         &self.anchors
     }
@@ -281,6 +289,15 @@ fn unaccepted(signature: &[u8]) -> EkRootProblem {
     match SIGNATURES.iter().any(is_accepted) {
         true => EkRootProblem::SignatureParameters(name),
         false => EkRootProblem::SignatureAlgorithm(name),
+    }
+}
+
+/// Returns the name of a hash that is not accepted, for a message after the algorithm's identifier.
+fn hash_name(algorithm: &str) -> &'static str {
+    match algorithm {
+        // sha1WithRSAEncryption and ecdsa-with-SHA1.
+        "1.2.840.113549.1.1.5" | "1.2.840.10045.4.1" => " (SHA-1)",
+        _ => "",
     }
 }
 

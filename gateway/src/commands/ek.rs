@@ -28,7 +28,7 @@ pub(crate) enum Command {
         #[arg(required_unless_present_any = ["certificate", "public"], conflicts_with_all = ["certificate", "public"])]
         digest: Option<EkDigest>,
         /// Take the digest from an EK certificate (PEM or DER, extended key usage 2.23.133.8.1). Its signature is not verified, and the
-        /// certificate does not become trusted.
+        /// certificate does not become trusted. For the certificates of a folder, see `attest-gateway machines import --help`.
         #[arg(long, value_name = "FILE", conflicts_with = "public")]
         certificate: Option<PathBuf>,
         /// Take the digest from an EK public area (TPM2B_PUBLIC or TPMT_PUBLIC).

@@ -1,6 +1,6 @@
 use std::fs;
 use std::io::Write;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 use data_encoding::BASE64;
@@ -284,4 +284,39 @@ fn only_ek_certificates_are_taken() {
         assert!(!done && report.contains("line 2: certificate "), "{cell}: {report}");
         assert!(!report.contains("root:"), "{report}");
     }
+}
+
+/// The EK certificates that the TPMs do not carry, by the command in the help: all of them, or none.
+#[test]
+fn imports_the_ek_certificates_of_a_folder() {
+    let gateway = Gateway::init();
+    let (maker, folder) = (Maker::new("A maker of TPMs"), gateway.path("certificates"));
+    fs::create_dir(&folder).unwrap();
+    let write = |name: &str, der: &[u8]| fs::write(folder.join(name), der).unwrap();
+    let mut expected = Vec::new();
+    for number in 0..20 {
+        let (area, certificate) = maker.ek();
+        write(&format!("ek {number}.crt"), &certificate);
+        expected.push(attest::EkDigest::from_public_area(&area.to_bytes()).unwrap().to_string());
+    }
+    write("no EK.crt", maker.root().as_ref());
+    let import = || {
+        let help = gateway.command(&["machines", "import", "--help"]);
+        let list = help.lines().find(|line| line.contains("(cd certificates ")).unwrap();
+        let listed = Command::new("sh").args(["-c", list]).current_dir(gateway.path("")).status();
+        assert!(listed.unwrap().success());
+        let output = gateway.try_command(&["machines", "import", folder.join("machines.csv").to_str().unwrap()]);
+        (output.status.success(), said(&output))
+    };
+    let (done, report) = import();
+    assert!(
+        !done && report.contains("line 22: ") && report.contains("certificate of a CA"),
+        "{report}"
+    );
+    assert_eq!(exported(&gateway).lines().count(), 1, "nothing was imported");
+    fs::remove_file(folder.join("no EK.crt")).unwrap();
+    let (done, report) = import();
+    assert!(done && report.starts_with("imported: 20 new, 0 changed, 0 unchanged"), "{report}");
+    let list = exported(&gateway);
+    assert!(expected.iter().all(|digest| list.contains(digest)), "{list}");
 }

@@ -89,6 +89,9 @@ enum Command {
     /// Edit the EK allowlist: TPMs by the digest of their EK.
     #[command(subcommand)]
     Ek(commands::ek::Command),
+    /// Import and list the CAs of TPM manufacturers that endorse TPMs.
+    #[command(subcommand)]
+    EkRoots(commands::ek_roots::Command),
     /// Revoke machines, and free their names and claims.
     #[command(subcommand)]
     Node(commands::node::Command),
@@ -150,6 +153,7 @@ fn main() -> ExitCode {
         Command::Token(command) => commands::token::run(&config, &command),
         Command::Machines(command) => commands::machines::run(&config, &command),
         Command::Ek(command) => commands::ek::run(&config, &command),
+        Command::EkRoots(command) => commands::ek_roots::run(&config, &command),
         Command::Node(command) => commands::node::run(&config, &command),
         Command::Policy(command) => commands::policy::run(&config, &command),
         Command::Waiting(command) => commands::waiting::run(&config, &command),

@@ -34,6 +34,7 @@ mod cluster;
 mod conditions;
 mod conflicts;
 mod conformance;
+mod ek_roots;
 mod embedded;
 mod endorsement;
 mod enrolled;

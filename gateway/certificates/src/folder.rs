@@ -12,8 +12,8 @@ use x509_parser::prelude::FromDer;
 
 use super::Fingerprint;
 
-/// Largest certificate file that is read: a bundle of a few hundred certificates.
-const FILE_LIMIT_BYTES: u64 = 1024 * 1024;
+/// Largest certificate file that is read: an imported bundle of thousands of certificates ([`super::ek_bundle`]).
+pub const FILE_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// A certificate, and the file it is from.
 #[derive(Debug, Clone, PartialEq, Eq)]

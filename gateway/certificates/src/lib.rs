@@ -5,6 +5,8 @@
 
 mod certificate;
 pub mod cloud_roots;
+pub mod ek_bundle;
+pub mod ek_import;
 pub mod ek_roots;
 pub mod folder;
 pub mod kubelet;

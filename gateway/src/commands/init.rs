@@ -26,7 +26,8 @@ const SAMPLE_CONFIGS: [(&str, &str); 2] = [
 /// README of the folder of EK roots.
 const EK_ROOTS_README: &str = "Put CA certificates of TPM manufacturers here (*.pem, *.crt, *.cer, *.der), roots and intermediates. A root is a self-issued\n\
     certificate, or any certificate in a file *.root.pem (.crt, .cer, .der). A TPM whose EK certificate chains to a root is endorsed in\n\
-    pools with tpm.endorsement = \"any-tpm-of-a-trusted-maker\". To endorse a single TPM: `attest-gateway ek add`.\n";
+    pools with tpm.endorsement = \"any-tpm-of-a-trusted-maker\". To import a public bundle of CAs:\n\
+    `attest-gateway ek-roots import`. To endorse a single TPM: `attest-gateway ek add`.\n";
 
 #[derive(Debug, clap::Args)]
 #[command(

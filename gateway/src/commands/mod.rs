@@ -11,6 +11,7 @@ pub(crate) mod check;
 pub(crate) mod config;
 mod console_fields;
 pub(crate) mod ek;
+pub(crate) mod ek_roots;
 pub(crate) mod init;
 pub(crate) mod log;
 pub(crate) mod machines;

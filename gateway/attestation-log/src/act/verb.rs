@@ -47,6 +47,8 @@ verbs! {
     EkForget = "ek.forget";
     /// Machines were put on the allowlist from a file.
     MachinesImport = "machines.import";
+    /// Certificates of TPM manufacturers' CAs were imported from a bundle.
+    EkRootsImport = "ek-roots.import";
     /// A node's name was released.
     NodeForget = "node.forget";
     /// The history of a machine's TPMs was forgotten.

@@ -8,7 +8,7 @@ use attest::tpm::prediction::Prediction;
 use attest::tpm::prediction::boot::{BESIDE_PCR, EXTENSIONS_PCR, IMAGES_PCR, SecureBoot, UkiBoot};
 use attest::tpm::prediction::bytes::Bytes;
 use attest::tpm::prediction::grub::{COMMANDS_PCR, FILES_PCR, GrubBoot, GrubConfig, predict_config};
-use attest::tpm::prediction::linux::Kernel;
+use attest::tpm::prediction::linux::{CommandLine, Kernel};
 use attest::tpm::prediction::loader::is_systemd_boot;
 use attest::tpm::prediction::parts::{BootParts, predict_images};
 use attest::tpm::prediction::pe::PeImage;
@@ -194,6 +194,7 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
                 kernels.push(FoundKernel {
                     kernel,
                     initrds: Vec::new(),
+                    by_systemd_boot: None,
                 });
             }
         }
@@ -204,14 +205,25 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
 /// Returns the kernel that an entry boots, if it is one.
 fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKernel<'d>>> {
     let (mut kernel, mut initrds) = (None, Vec::new());
+    let (mut words, mut options) = (Vec::new(), Vec::new());
     for (key, path) in text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace)) {
         match key {
             "linux" => kernel = Some(wanted(volume, path.trim())?),
-            "initrd" => initrds.push(wanted(volume, path.trim())?),
+            "initrd" => {
+                // For kernels that do not take it from the firmware (systemd-boot, `initrd_prepare`).
+                words.push(format!("initrd={}", path.trim().replace('/', "\\")));
+                initrds.push(wanted(volume, path.trim())?);
+            }
+            "options" => options.push(path.trim().to_owned()),
             _ => {}
         }
     }
-    Ok(kernel.map(|kernel| FoundKernel { kernel, initrds }))
+    let by_systemd_boot = (!options.is_empty()).then(|| [words, options].concat().join(" "));
+    Ok(kernel.map(|kernel| FoundKernel {
+        kernel,
+        initrds,
+        by_systemd_boot,
+    }))
 }
 
 impl ImageFormat {
@@ -299,7 +311,7 @@ impl PredictedDisk<'_> {
     /// Predicts a boot by GRUB; returns whether all of it follows from GRUB's image and config. If not, only the digests of configs are
     /// known, and the reason.
     fn predict_grub(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<bool> {
-        let (config, FoundKernel { kernel, initrds }) = match &self.grub {
+        let (config, FoundKernel { kernel, initrds, .. }) = match &self.grub {
             None => return Ok(false),
             Some(GrubFileSource::Known { config, kernel }) => (config, kernel),
             Some(GrubFileSource::Unknown { configs, why }) => {
@@ -352,7 +364,13 @@ impl PredictedDisk<'_> {
         let images = self.loaders.iter().map(|(_, found)| found).chain(&self.unified);
         let images = images.map(|found| Ok((file_name(&found.path), noted(files, found)?)));
         predict_images(&images.collect::<anyhow::Result<Vec<_>>>()?, prediction)?;
-        for FoundKernel { kernel, initrds } in &self.kernels {
+        let is_systemd_boot = matches!(self.loaders.last(), Some((ImageFormat::SystemdBoot, _)));
+        for FoundKernel {
+            kernel,
+            initrds,
+            by_systemd_boot,
+        } in &self.kernels
+        {
             let parsed = match Kernel::parse(kernel.bytes()) {
                 Ok(parsed) => parsed,
                 Err(error) => {
@@ -364,11 +382,13 @@ impl PredictedDisk<'_> {
                 files.read_on_disk(&found.path, &found.digest);
             }
             let initrds: Vec<Bytes<'_>> = initrds.iter().map(DiskFile::bytes).collect();
+            let line = by_systemd_boot.as_ref().filter(|_| is_systemd_boot);
+            let command_line = line.and_then(|line| CommandLine::parse(line.as_bytes()).ok());
             BootParts {
                 name: &file_name(&kernel.path),
                 kernel: (kernel.bytes(), &parsed),
                 initrds: &initrds,
-                command_line: None,
+                command_line: command_line.as_ref(),
             }
             .predict(prediction)?;
         }

@@ -19,6 +19,8 @@ pub(crate) struct DiskFile<'d> {
 pub(crate) struct FoundKernel<'d> {
     pub kernel: DiskFile<'d>,
     pub initrds: Vec<DiskFile<'d>>,
+    /// Command line that systemd-boot makes of the entry, if it has options.
+    pub by_systemd_boot: Option<String>,
 }
 
 impl<'d> DiskFile<'d> {

@@ -66,7 +66,11 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &DiskFile<'_>) -> anyhow::Res
     let initrds = initrds.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>();
     match (kernel, initrds) {
         (Ok(Some(kernel)), Ok(initrds)) if parsed.roots().all(|root| !elsewhere(&root)) => {
-            let kernel = FoundKernel { kernel, initrds };
+            let kernel = FoundKernel {
+                kernel,
+                initrds,
+                by_systemd_boot: None,
+            };
             Ok(GrubFileSource::Known { config, kernel })
         }
         _ => {

@@ -158,8 +158,8 @@ impl BootDisk {
         Self::new(folder, &system, Some(&boot))
     }
 
-    /// Writes GRUB's config with the commands that blscfg makes of the entry on the boot partition.
-    pub fn write_grub_config(&self, folder: &Path) -> Result<()> {
+    /// Writes GRUB's config with the commands that blscfg makes of the entry on the boot partition. Returns its copy in `folder`.
+    pub fn write_grub_config(&self, folder: &Path) -> Result<PathBuf> {
         let disk = GptConfig::new().open(&self.image)?;
         let (size, partitions) = (*disk.logical_block_size(), disk.partitions());
         let start = |number| {
@@ -180,8 +180,11 @@ impl BootDisk {
         )?;
         let drive = format!("{}@@{}", self.image.display(), start(1)?);
         run(Command::new("mmd").args(["-D", "s", "-i", &drive, "::/grub"]))?;
-        run(Command::new("mcopy").args(["-o", "-i", &drive]).arg(config).arg("::/grub/grub.cfg"))?;
-        Ok(())
+        run(Command::new("mcopy")
+            .args(["-o", "-i", &drive])
+            .arg(&config)
+            .arg("::/grub/grub.cfg"))?;
+        Ok(config)
     }
 
     fn new(folder: &Path, system: &[u8], boot: Option<&[u8]>) -> Result<Self> {

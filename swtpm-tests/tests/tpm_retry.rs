@@ -175,12 +175,8 @@ fn attack_57_a_tpm_in_lockout_attests() {
     let node = |ek: &str| node(&bench, ek).with_options(&["--ek", ek]);
     attests(&node("rsa"));
     attests(&node("ecc"));
-    // Somebody's wrong PIN for a disk, as often as the TPM allows.
     let folder = bench.folder.path();
-    seal(&bench.server, folder);
-    for _ in 0..TRIES {
-        assert!(!unseal(&bench.server, folder, "wrong").status.success());
-    }
+    locks(&bench.server, folder);
     let right = unseal(&bench.server, folder, "right");
     let refused = String::from_utf8_lossy(&right.stderr).into_owned();
     assert!(!right.status.success() && refused.contains("0x921"), "{refused}");
@@ -262,6 +258,14 @@ fn tool(tpm: &TpmServer, tool: &str, arguments: &[&str], folder: &Path) -> Outpu
         .env("TPM2TOOLS_TCTI", tpm.tcti())
         .output()
         .unwrap()
+}
+
+/// Puts the TPM into lockout by somebody's wrong PIN for a disk, as often as the TPM allows.
+pub fn locks(tpm: &TpmServer, folder: &Path) {
+    seal(tpm, folder);
+    for _ in 0..TRIES {
+        assert!(!unseal(tpm, folder, "wrong").status.success());
+    }
 }
 
 /// Seals a secret to a PIN, like disk encryption.

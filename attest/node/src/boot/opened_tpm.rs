@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use attest_wire::Kind;
-use attest_wire::tpm::wire::HashAlg;
 
 use super::BootOptions;
 use crate::attestation::cloud::{CloudEvidence, CloudMeans, NitroTpmSource, OwnTpm};
@@ -40,9 +39,9 @@ impl OpenedTpm {
         &self.ek
     }
 
-    /// Returns the boot-complete PCR, by bank.
-    pub(crate) fn boot_complete_pcr(&mut self) -> Result<Vec<(HashAlg, Vec<u8>)>, TpmError> {
-        self.tpm.boot_complete_pcr()
+    /// Returns the TPM, for questions about it.
+    pub(crate) const fn device(&mut self) -> &mut TpmDevice {
+        &mut self.tpm
     }
 
     pub(crate) fn means<'a>(&'a mut self, settings: &BootOptions) -> Result<(TpmMeans<'a>, Vec<String>), TpmError> {

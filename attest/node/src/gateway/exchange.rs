@@ -4,8 +4,10 @@ use std::time::{Duration, Instant};
 
 use attest_wire::SpkiSha256;
 use attest_wire::protocol::{CONFIG_PREFIX, DISCOVERY_PATH, Problem};
-use reqwest::header::{ACCEPT, RETRY_AFTER};
+use reqwest::header::{ACCEPT, DATE, RETRY_AFTER};
 use reqwest::{RequestBuilder, StatusCode};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc2822;
 use zeroize::Zeroizing;
 
 use super::GatewayClient;
@@ -75,6 +77,8 @@ pub(super) struct GatewayAnswer {
     pub(super) server_key: Option<SpkiSha256>,
     /// Earliest time for a retry, from `Retry-After`.
     not_before: Option<Duration>,
+    /// Seconds by which this node's clock is behind the answer's `Date`.
+    pub(super) clock_behind: Option<i64>,
 }
 
 /// A time in which there was nothing but failures.
@@ -298,6 +302,7 @@ impl GatewayClient<'_> {
             let server_key = certificate.and_then(SpkiSha256::from_certificate);
             let status = response.status();
             let not_before = retry_after(&response);
+            let clock_behind = clock_behind(&response);
             let mut body = Zeroizing::new(Vec::with_capacity(ANSWER_LIMIT_BYTES));
             while let Some(chunk) = response.chunk().await.map_err(lost)? {
                 if body.len() + chunk.len() > bounds.bytes {
@@ -311,6 +316,7 @@ impl GatewayClient<'_> {
                 body,
                 server_key,
                 not_before,
+                clock_behind,
             })
         };
         runtime.block_on(telling(answer, SAY_EVERY, |waited| {
@@ -365,6 +371,13 @@ pub(super) fn refused(answer: &GatewayAnswer) -> Option<GatewayError> {
 fn retry_after(response: &reqwest::Response) -> Option<Duration> {
     let seconds: u64 = response.headers().get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds.min(RETRY_AFTER_LIMIT_SECONDS)))
+}
+
+/// Returns the seconds from this node's clock to `Date` (RFC 9110, section 6.6.1), whose form is one of RFC 2822's.
+fn clock_behind(response: &reqwest::Response) -> Option<i64> {
+    let date = response.headers().get(DATE)?.to_str().ok()?;
+    let date = OffsetDateTime::parse(date, &Rfc2822).ok()?;
+    Some((date - OffsetDateTime::now_utc()).whole_seconds())
 }
 
 #[cfg(test)]

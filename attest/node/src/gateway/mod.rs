@@ -52,6 +52,8 @@ pub struct Takes {
     pub kinds: BTreeSet<Kind>,
     /// `true` if a challenge accepts the key of the node's kubelet. Only known if the request asked for it.
     pub kubelet_key: bool,
+    /// Seconds by which this node's clock is behind the gateway's, negative if it is ahead; `None` if the answer has no date.
+    pub clock_behind: Option<i64>,
 }
 
 /// Client for one gateway, with the time limits for it.
@@ -159,7 +161,11 @@ impl<'http> GatewayClient<'http> {
                 let kinds: BTreeSet<Kind> = known.collect();
                 if kinds.iter().any(|kind| *kind != Kind::Token) {
                     let kubelet_key = discovery.kubelet_key == Some(true);
-                    return Ok(Discovered::Gateway(Takes { kinds, kubelet_key }));
+                    return Ok(Discovered::Gateway(Takes {
+                        kinds,
+                        kubelet_key,
+                        clock_behind: answer.clock_behind,
+                    }));
                 }
                 Ok(Discovered::Other(format!(
                     "the attestation gateway at {url} accepts no kind of evidence that this node supports"

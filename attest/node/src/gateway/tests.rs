@@ -130,6 +130,7 @@ fn taking<const N: usize>(kinds: [Kind; N]) -> Takes {
     Takes {
         kinds: kinds.into(),
         kubelet_key: false,
+        clock_behind: None,
     }
 }
 

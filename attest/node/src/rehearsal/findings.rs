@@ -51,6 +51,17 @@ impl Findings {
         });
     }
 
+    /// Adds a fact that should be changed, although no gateway requires it.
+    pub(super) fn note(&mut self, about: &'static str, said: &str, next_step: &str) {
+        self.findings.push(Finding {
+            severity: Severity::Note,
+            about,
+            said: printable(said),
+            code: None,
+            next_step: Some(printable(next_step)),
+        });
+    }
+
     /// Adds a failure, with its code and the next step.
     pub(super) fn fail(&mut self, severity: Severity, about: &'static str, failure: &Failure) {
         self.findings.push(Finding {

@@ -10,6 +10,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use attest_wire::EkDigest;
 use attest_wire::protocol::RehearsalResponse;
 use attest_wire::tpm::boot_complete::{BOOT_COMPLETE_PCR, is_closed};
 use rustls_pki_types::CertificateDer;
@@ -33,10 +34,13 @@ use crate::keep;
 use crate::platform::{CloudInstance, NodePlatform, pointer_file};
 use crate::pointer::source::gateway_of;
 use crate::pointer::{GatewaySource, Pointer, SourceLocation};
-use crate::tpm::device;
+use crate::tpm::{Lockout, TpmDevice, TpmError, device};
 
 /// Largest file with CAs, in bytes.
 const CA_LIMIT_BYTES: u64 = 1024 * 1024;
+
+/// Largest difference between this machine's clock and a gateway's that is not pointed out, in seconds. AWS refuses signatures that are five minutes old.
+const CLOCK_TOLERANCE_SECONDS: u64 = 120;
 
 /// Settings from the command line.
 #[derive(Debug, Clone)]
@@ -136,13 +140,15 @@ fn rehearse(settings: &RehearsalOptions, boot: &BootOptions, findings: &mut Find
     let mut trusted = !targets.sources.is_empty();
     for source in &targets.sources {
         let client = GatewayClient::new(&http, &source.base, Deadline::after(boot.deadline));
+        let ek = tpm.as_ref().map(|tpm| tpm.ek().digest);
         let decided = with_gateway(&client, source, boot, tpm.as_mut(), instance.as_ref(), findings);
-        match decided {
-            Ok(decided) => trusted &= say(&decided, source, findings),
-            Err(failure) => {
-                findings.fail(Severity::Bad, "gateway", &failure);
-                trusted = false;
-            }
+        let refused = match decided {
+            Ok(decided) => say(&decided, source, findings).map(|failure| ("decision", failure)),
+            Err(failure) => Some((if failure.code.starts_with("tpm-") { "TPM" } else { "gateway" }, failure)),
+        };
+        if let Some((about, failure)) = refused {
+            findings.fail(Severity::Bad, about, &with_command(failure, source, ek.as_ref()));
+            trusted = false;
         }
     }
     findings.trusted = trusted;
@@ -156,7 +162,8 @@ fn targets(settings: &RehearsalOptions, platform: &NodePlatform, findings: &mut 
         let (base, pool) = gateway_of(&format!("{base}/config/{pool}")).ok_or_else(|| {
             Failure::new(
                 "config-source",
-                format!("the gateway {url} and the pool {pool} make no URL of a config"),
+                // Not as typed, which may have a password.
+                "--gateway and --pool make no URL of a config",
                 "name the gateway as https://HOST:PORT, and its pool by --pool",
             )
         })?;
@@ -211,33 +218,18 @@ fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {
 /// Adds what is known of the TPM and of this boot.
 fn describe(tpm: &mut OpenedTpm, boot: &BootOptions, findings: &mut Findings) {
     let ek = tpm.ek();
-    let certificate = match (&ek.certificate, &ek.unread) {
+    let certificate = match (&ek.certificate, ek.certificate_index()) {
+        (Some(certificate), Some(index)) => format!("certificate in NV index {index:#010x}, issued by {}", issuer(certificate)),
         (Some(certificate), None) => format!("certificate issued by {}", issuer(certificate)),
-        (Some(certificate), Some(unread)) => format!("certificate issued by {}; {unread}", issuer(certificate)),
-        (None, Some(unread)) => unread.to_string(),
-        (None, None) => "no certificate".to_owned(),
+        (None, _) => "no certificate".to_owned(),
     };
-    let severity = if ek.unread.is_some() { Severity::Note } else { Severity::Ok };
-    findings.add(
-        severity,
-        "TPM",
-        format!("{}: EK {} {}, {certificate}", boot.tcti, ek.label, ek.digest),
-    );
-    match tpm.boot_complete_pcr() {
-        Ok(values) if values.iter().any(|(bank, value)| is_closed(*bank, &vec![0; bank.digest_bytes()], value)) => findings.add(
-            Severity::Note,
-            "boot",
-            format!(
-                "it is complete (PCR {BOOT_COMPLETE_PCR} is extended), so a real attestation needs a reset; the rehearsal decides as if this machine were booting"
-            ),
-        ),
-        Ok(_) => findings.add(
-            Severity::Note,
-            "boot",
-            format!("PCR {BOOT_COMPLETE_PCR} is not extended: any program on this machine can attest, unless `attest-node boot complete` runs at each boot"),
-        ),
-        Err(error) => findings.fail(Severity::Note, "boot", &error.into()),
+    let said = format!("{}: EK {} {}, {certificate}", boot.tcti, ek.label, ek.digest);
+    let unread = ek.unread.as_ref().map(ToString::to_string);
+    findings.add(Severity::Ok, "TPM", said);
+    if let Some(unread) = unread {
+        findings.add(Severity::Note, "TPM", unread);
     }
+    describe_device(tpm.device(), findings);
     match attestation::event_log(&boot.event_log) {
         (Some(log), _) => findings.add(
             Severity::Ok,
@@ -256,6 +248,46 @@ fn describe(tpm: &mut OpenedTpm, boot: &BootOptions, findings: &mut Findings) {
     }
 }
 
+/// Adds the TPM's maker, PCR banks and lockout, and whether this boot is complete.
+fn describe_device(tpm: &mut TpmDevice, findings: &mut Findings) {
+    let failed = |findings: &mut Findings, error: TpmError| findings.fail(Severity::Note, "TPM", &error.into());
+    match tpm.maker() {
+        Ok(maker) => findings.add(Severity::Ok, "TPM maker", maker.to_string()),
+        Err(error) => failed(findings, error),
+    }
+    match tpm.banks() {
+        Ok(banks) => findings.add(Severity::Ok, "PCR banks", banks),
+        Err(error) => failed(findings, error),
+    }
+    if let Some(Lockout { failed, limit, .. }) = tpm.lockout() {
+        let said = format!("{failed} failed authorizations count, {limit} lock the TPM");
+        match failed >= limit {
+            true => findings.note(
+                "lockout",
+                &format!("{said}: it is in dictionary-attack lockout, in which most EKs work"),
+                "`tpm2_dictionarylockout --clear-lockout`, with --auth PASSWORD if the lockout hierarchy has one; do not clear the TPM",
+            ),
+            false => findings.add(Severity::Ok, "lockout", said),
+        }
+    }
+    match tpm.boot_complete_pcr() {
+        Ok(values) if values.iter().any(|(bank, value)| is_closed(*bank, &vec![0; bank.digest_bytes()], value)) => findings.add(
+            Severity::Note,
+            "boot",
+            format!(
+                "it is complete (PCR {BOOT_COMPLETE_PCR} is extended), so a real attestation needs a reset; the rehearsal decides as if this machine were booting"
+            ),
+        ),
+        Ok(values) if values.is_empty() => {}
+        Ok(_) => findings.add(
+            Severity::Note,
+            "boot",
+            format!("PCR {BOOT_COMPLETE_PCR} is not extended: any program on this machine can attest, unless `attest-node boot complete` runs at each boot"),
+        ),
+        Err(error) => failed(findings, error),
+    }
+}
+
 /// Asks one gateway what it would decide.
 fn with_gateway(
     client: &GatewayClient<'_>,
@@ -265,7 +297,7 @@ fn with_gateway(
     instance: Option<&CloudInstance>,
     findings: &mut Findings,
 ) -> Result<RehearsalResponse, Failure> {
-    let Takes { kinds, .. } = match client.discover(&source.pool, false)? {
+    let Takes { kinds, clock_behind, .. } = match client.discover(&source.pool, false)? {
         Discovered::Gateway(takes) => takes,
         Discovered::Other(what) => {
             return Err(Failure::new(
@@ -281,6 +313,9 @@ fn with_gateway(
         "gateway",
         format!("{} answers, and accepts {}", source.base, words.join(", ")),
     );
+    if let Some(behind) = clock_behind {
+        say_clock(behind, findings);
+    }
     if tpm.is_none() && instance.is_none() {
         return Err(Failure::new(
             "no-accepted-evidence",
@@ -314,8 +349,22 @@ fn with_gateway(
     attestation::rehearse(target, &mut means)
 }
 
-/// Adds what a gateway would decide; returns whether it would trust the machine.
-fn say(decided: &RehearsalResponse, source: &GatewaySource, findings: &mut Findings) -> bool {
+/// Adds the difference between this machine's clock and a gateway's.
+fn say_clock(behind: i64, findings: &mut Findings) {
+    let seconds = behind.unsigned_abs();
+    if seconds <= CLOCK_TOLERANCE_SECONDS {
+        return findings.add(Severity::Ok, "clock", format!("within {seconds} s of the gateway's"));
+    }
+    let direction = if behind > 0 { "behind" } else { "ahead of" };
+    findings.note(
+        "clock",
+        &format!("{seconds} s {direction} the gateway's: certificates and requests to clouds depend on it"),
+        "set this node's clock (the RTC, in the firmware setup) to the current time in UTC; if it is right, the gateway's is wrong",
+    );
+}
+
+/// Adds what a gateway would decide; returns the failure if it would not trust the machine.
+fn say(decided: &RehearsalResponse, source: &GatewaySource, findings: &mut Findings) -> Option<Failure> {
     for one in &decided.requirements {
         let said = format!("[{}] {}", one.section, one.requirement);
         match &one.code {
@@ -333,7 +382,7 @@ fn say(decided: &RehearsalResponse, source: &GatewaySource, findings: &mut Findi
                 "decision",
                 format!("trusted: the {grant} config of pool {pool}{name}{record}"),
             );
-            true
+            None
         }
         (Some(problem), _) => {
             let reason = problem.detail.as_ref().unwrap_or(&problem.title);
@@ -341,22 +390,41 @@ fn say(decided: &RehearsalResponse, source: &GatewaySource, findings: &mut Findi
             if let (true, Some(record)) = (decided.acceptable, &decided.decision) {
                 next_step = format!("on the gateway: `attest-gateway waiting accept --record {record}`, or: {next_step}");
             }
-            let failure = Failure {
+            Some(Failure {
                 code: crate::failure::code_of(&problem.code),
                 reason: format!("refused for pool {pool}: {reason}{record}"),
                 next_step,
                 refusal: None,
-            };
-            findings.fail(Severity::Bad, "decision", &failure);
-            false
+            })
         }
-        (None, None) => {
-            findings.add(
-                Severity::Bad,
-                "decision",
-                format!("the gateway's answer says nothing of pool {pool}"),
-            );
-            false
-        }
+        (None, None) => Some(Failure::new(
+            "gateway-answer",
+            format!("the gateway's answer says nothing of pool {pool}"),
+            "use an attest-node of the gateway's release",
+        )),
     }
+}
+
+/// Puts a command that runs as printed into a next step that has to be general, because its author does not know this machine or this source.
+fn with_command(mut failure: Failure, source: &GatewaySource, ek: Option<&EkDigest>) -> Failure {
+    let GatewaySource { base, pool, .. } = source;
+    failure.next_step = match (failure.code.as_str(), ek) {
+        ("ek-not-endorsed", Some(ek)) => format!(
+            "on the gateway, if this machine is to join pool {pool}: `attest-gateway ek add {ek} --pool {pool}`, or let the pool trust its TPM's maker \
+             (docs/how-to/endorse-tpms.md); if it belongs to another pool, name that in the pointer config"
+        ),
+        ("ek-certificate-unread" | "ek-certificate-invalid" | "ek-certificate-mismatch", Some(ek)) => format!(
+            "on the gateway, if this machine is yours: `attest-gateway ek add {ek} --pool {pool}`; or: {}",
+            failure.next_step
+        ),
+        ("node-revoked", Some(ek)) => {
+            format!("on the gateway, if this machine should join again: `attest-gateway node restore {ek}`")
+        }
+        ("tls-unknown-ca", _) => format!(
+            "create the pointer config again, on the gateway: `attest-gateway pointer create --pool {pool} --url {base}`; if it has the gateway's \
+             current CA, somebody else answers at this address"
+        ),
+        _ => return failure,
+    };
+    failure
 }

@@ -61,6 +61,16 @@ pub struct EndorsementKey {
     pub(super) authorization: EkAuthorization,
 }
 
+impl EndorsementKey {
+    /// Returns the NV index from which the certificate was read.
+    #[must_use]
+    pub fn certificate_index(&self) -> Option<u32> {
+        self.certificate.as_ref()?;
+        let template = TEMPLATES.iter().find(|template| template.label == self.label);
+        template.map(|template| template.certificate_index)
+    }
+}
+
 /// An EK certificate that is in NV memory and could not be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("the EK certificate in NV index {index:#010x} could not be read: {error}")]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use attest_wire::tpm::ek::EkAreaError;
+use tss_esapi::constants::response_code::Tss2ResponseCodeKind;
 
 use super::warning::{Lockout, Warning};
 use crate::failure::Failure;
@@ -175,6 +176,13 @@ impl From<TpmError> for Failure {
                 "boot again: the TPM was busy, and the machine is not at fault; if this repeats, find out which program uses the TPM, or raise --deadline",
             ),
             TpmError::Lockout { lockout, .. } => return Self::new("tpm-lockout", &error, after_lockout(lockout.as_ref())),
+            TpmError::Command {
+                source: tss_esapi::Error::Tss2Error(answer),
+                ..
+            } if answer.kind() == Some(Tss2ResponseCodeKind::BadAuth) => (
+                "tpm-failed",
+                "remove the password of the TPM's endorsement hierarchy, which attest-node does not have: `tpm2_changeauth -c endorsement -p PASSWORD`",
+            ),
             TpmError::Tcti { .. } => ("tpm-failed", "pass a TCTI such as --tcti device:/dev/tpmrm0"),
             _ => (
                 "tpm-failed",

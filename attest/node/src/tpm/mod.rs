@@ -15,6 +15,7 @@ mod ek_template;
 mod error;
 mod hash;
 mod nv;
+mod properties;
 mod quote;
 mod retry;
 mod warning;

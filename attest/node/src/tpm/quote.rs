@@ -114,7 +114,7 @@ impl TpmDevice {
     }
 
     /// The PCR banks in use, for a message.
-    fn banks(&mut self) -> Result<String, TpmError> {
+    pub(crate) fn banks(&mut self) -> Result<String, TpmError> {
         let (data, _) = self.run("listing the PCR banks", UNAUTHORIZED, |context| {
             context.get_capability(CapabilityType::AssignedPcr, 0, 1)
         })?;

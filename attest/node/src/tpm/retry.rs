@@ -118,7 +118,7 @@ impl TpmDevice {
     }
 
     /// The counter of failed authorizations, if the TPM tells it.
-    fn lockout(&mut self) -> Option<Lockout> {
+    pub(crate) fn lockout(&mut self) -> Option<Lockout> {
         let first = u32::from(PropertyTag::LockoutCounter);
         let answer = self
             .context

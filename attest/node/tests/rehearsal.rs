@@ -5,30 +5,43 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use rcgen::date_time_ymd;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::support::gateway::{By, Gateway, TOKEN};
 
 /// Runs `attest-node try` on a machine without a TPM, in no cloud. Returns the findings.
 fn tries(folder: &Path, pointer: &str) -> Value {
-    let file = folder.join("pointer.ign");
-    fs::write(&file, pointer).unwrap();
-    fs::write(folder.join("cmdline"), "quiet\n").unwrap();
-    let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_attest-node"))
-        .args(["try", "--output", "json", "--deadline", "5", "--tcti"])
-        .arg(format!("device:{}", folder.join("no-tpm").display()))
-        .arg("--pointer")
-        .arg(&file)
-        .arg("--cmdline")
-        .arg(folder.join("cmdline"))
-        .arg("--dmi")
-        .arg(folder.join("no-dmi"))
-        .output()
-        .unwrap();
+    let Output { status, stdout, stderr } = tries_with(folder, pointer, &["--output", "json"]);
     let said = String::from_utf8(stdout).unwrap();
     assert_eq!(status.code(), Some(1), "{said}{}", String::from_utf8_lossy(&stderr));
     assert!(!said.contains(TOKEN), "{said}");
     serde_json::from_str(&said).unwrap()
+}
+
+fn tries_with(folder: &Path, pointer: &str, more: &[&str]) -> Output {
+    let file = folder.join("pointer.ign");
+    fs::write(&file, pointer).unwrap();
+    fs::write(
+        folder.join("cmdline"),
+        format!("ignition.config.url=https://u:{TOKEN}@example/?token={TOKEN}\n"),
+    )
+    .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_attest-node"));
+    if !more.contains(&"--gateway") {
+        command.arg("try").arg("--pointer").arg(&file);
+    } else {
+        command.arg("try");
+    }
+    command
+        .args(["--deadline", "5", "--tcti"])
+        .arg(format!("device:{}", folder.join("no-tpm").display()))
+        .arg("--cmdline")
+        .arg(folder.join("cmdline"))
+        .arg("--dmi")
+        .arg(folder.join("no-dmi"))
+        .args(more)
+        .output()
+        .unwrap()
 }
 
 /// Returns the codes of the findings that keep the machine out.
@@ -73,5 +86,54 @@ fn names_what_is_wrong_with_the_pointer_config() {
         ("{\"ignition\":{\"version\":\"3.1.0\"}}", "pointer-no-ca"),
     ] {
         assert_eq!(bad(&tries(folder.path(), text)), [code], "{text}");
+    }
+}
+
+#[test]
+fn no_output_has_a_secret() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::showing(By::ItsCa, |_| {});
+    let mut planted: Value = serde_json::from_str(&gateway.pointer()).unwrap();
+    let (port, bearer) = (gateway.port, format!("Bearer {TOKEN}"));
+    let headers = json!([{"name": "Authorization", "value": bearer}, {"name": "X-Other", "value": TOKEN}]);
+    planted["ignition"]["config"]["merge"] = json!([
+        {"source": format!("https://127.0.0.1:{port}/config/worker?token={TOKEN}&other={TOKEN}#{TOKEN}"), "httpHeaders": headers},
+        {"source": format!("https://user:{TOKEN}@127.0.0.1:{port}/config/worker")},
+        {"source": format!("https://127.0.0.1:1/config/worker?token={TOKEN}")},
+        {"source": format!("data:,{TOKEN}")},
+    ]);
+    planted["ignition"]["proxy"] = json!({"httpsProxy": format!("http://user:{TOKEN}@127.0.0.1:1"), "noProxy": ["127.0.0.1"]});
+    planted["passwd"] = json!({"users": [{"name": "core", "passwordHash": TOKEN}]});
+    let planted = planted.to_string();
+    let damaged = planted.replacen("\"version\":", "\"version\": SECRETTOKEN", 1);
+    assert!(damaged != planted);
+    let no_source = planted.replace("/config/worker", "/worker");
+    for pointer in [&planted, &damaged, &no_source] {
+        for output in [&["--output", "json"][..], &["--output", "text"], &[]] {
+            let Output { status, stdout, stderr } = tries_with(folder.path(), pointer, output);
+            let said = String::from_utf8([stdout, stderr].concat()).unwrap();
+            assert!(status.code() == Some(1) && !said.is_empty() && !said.contains(TOKEN), "{said}");
+        }
+    }
+    let ca = folder.path().join("ca.crt");
+    fs::write(&ca, "none").unwrap();
+    for url in [
+        format!("https://user:{TOKEN}@127.0.0.1:{port}"),
+        format!("https://127.0.0.1:{port}?token={TOKEN}"),
+        format!("nonsense {TOKEN}"),
+    ] {
+        let more = [
+            "--gateway",
+            &url,
+            "--pool",
+            "worker",
+            "--ca",
+            ca.to_str().unwrap(),
+            "--output",
+            "json",
+        ];
+        let Output { stdout, stderr, .. } = tries_with(folder.path(), "{}", &more);
+        let said = String::from_utf8([stdout, stderr].concat()).unwrap();
+        assert!(said.contains("\"code\": \"config-source\"") && !said.contains(TOKEN), "{said}");
     }
 }

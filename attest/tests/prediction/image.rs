@@ -18,6 +18,10 @@ pub struct Image {
     /// Number of data directories.
     pub directories: u32,
     pub image_version: u16,
+    /// Processor of the code (`IMAGE_FILE_MACHINE_…`).
+    pub machine: u16,
+    /// Bytes before the PE header, and their offset.
+    pub mark: (usize, &'static [u8]),
 }
 
 pub const NT_HEADERS: usize = 64;
@@ -36,6 +40,8 @@ impl Image {
             checksum: 0,
             directories: 16,
             image_version: 1,
+            machine: 0x8664,
+            mark: (2, b""),
         }
     }
 
@@ -62,9 +68,10 @@ impl Image {
         let headers = self.first();
         let mut file = vec![0; headers];
         put(&mut file, 0, b"MZ");
+        put(&mut file, self.mark.0, self.mark.1);
         put(&mut file, 60, &u32::try_from(NT_HEADERS).unwrap().to_le_bytes());
         put(&mut file, NT_HEADERS, b"PE\0\0");
-        put(&mut file, NT_HEADERS + 4, &0x8664_u16.to_le_bytes());
+        put(&mut file, NT_HEADERS + 4, &self.machine.to_le_bytes());
         put(
             &mut file,
             NT_HEADERS + 6,
@@ -124,6 +131,27 @@ pub fn kernel(version: &str) -> Image {
     put(setup, 0x20e - 512, &(0x300_u16 - 0x200).to_le_bytes());
     put(setup, 0x300 - 512, version.as_bytes());
     image
+}
+
+/// Returns an image for ARM64.
+pub fn for_arm64(image: Image) -> Image {
+    Image { machine: 0xaa64, ..image }
+}
+
+/// Builds a kernel in the format `Image` of ARM64: its mark is in the DOS header.
+pub fn arm64_kernel() -> Image {
+    Image {
+        mark: (56, b"ARM\x64"),
+        ..for_arm64(Image::new().section(".text", b"kernel").section(".data", b"data"))
+    }
+}
+
+/// Builds a compressed kernel for ARM64, in an EFI application that decompresses it.
+pub fn zboot_kernel() -> Image {
+    Image {
+        mark: (4, b"zimg\0\x10\0\0\0\x02\0\0\0\0\0\0\0\0\0\0gzip\0"),
+        ..for_arm64(Image::new().section(".text", b"compressed"))
+    }
 }
 
 /// Modules of the VMs' images of GRUB 2.12; those of 2.06 also have `linuxefi` (`swtpm-tests/src/firmware/loaders.rs`).

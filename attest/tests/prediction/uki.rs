@@ -6,7 +6,7 @@ use attest::tpm::prediction::pe::PeImage;
 use attest::tpm::prediction::uki::Uki;
 use attest::tpm::prediction::{DigestSubject, Prediction};
 
-use super::image::{Image, kernel, uki};
+use super::image::{Image, arm64_kernel, for_arm64, kernel, uki, zboot_kernel};
 
 const BANKS: [HashAlg; 2] = [HashAlg::Sha256, HashAlg::Sha384];
 
@@ -354,4 +354,37 @@ fn omits_unpredictable_pcrs_with_a_reason() {
     left_out(&[(".linux", &linux), (".cmdline", b" \n\0")], "252", &[9], "it is empty");
     left_out(&[(".linux", &linux), (".cmdline", &[b'a'; 2048])], "252", &[9], "more than 2048");
     left_out(&[(".linux", &linux), (".cmdline", b"a")], "256", &[9], "concatenates initrds");
+}
+
+#[test]
+fn a_kernel_for_arm64_is_predicted_like_any_image() {
+    let linux = arm64_kernel().build();
+    let sections: [(&str, &[u8]); 3] = [(".linux", &linux), (".cmdline", b"a"), (".dtb", b"a device tree")];
+    let prediction = predict(&for_arm64(uki("252", &sections)), SecureBoot::Off);
+    let images = event_descriptions(&prediction, 4);
+    assert_eq!(
+        images[2..],
+        ["image unified kernel image", "image kernel in the unified kernel image"]
+    );
+    assert!(event_descriptions(&prediction, 11).contains(&"section .dtb".to_owned()));
+    let known: Vec<u8> = prediction.pcrs().iter().map(|value| value.pcr).collect();
+    assert!(known.contains(&4) && known.contains(&11) && !known.contains(&9), "{known:?}");
+    left_out(&sections, "252", &[9], "the kernel is for ARM64");
+}
+
+#[test]
+fn a_compressed_kernel_has_no_value_of_pcr_4() {
+    let linux = zboot_kernel().build();
+    let sections: [(&str, &[u8]); 2] = [(".linux", &linux), (".cmdline", b"a")];
+    left_out(&sections, "252", &[9], "the kernel is compressed");
+    for secure_boot in [SecureBoot::Off, SecureBoot::On] {
+        let prediction = predict(&for_arm64(uki("252", &sections)), secure_boot);
+        let is_said = |why: &str| why.contains("may have the firmware load the kernel in it");
+        assert!(
+            prediction.not_predicted().iter().any(|one| one.pcrs == [4] && is_said(&one.why)),
+            "{:?}",
+            prediction.not_predicted()
+        );
+        assert!(prediction.pcrs().iter().all(|value| value.pcr != 4));
+    }
 }

@@ -109,12 +109,13 @@ impl UkiBoot<'_> {
     /// The stub has the firmware load the kernel that it contains. With Secure Boot it takes the place of the firmware's checks meanwhile, because
     /// that kernel need not be signed by itself, and with them of their measurement.
     fn inner_image(&self, prediction: &mut Prediction) -> Result<(), String> {
+        let kernel = self.inner_kernel();
+        if let Ok(kernel) = &kernel {
+            kernel.check_last_image()?;
+        }
         match self.secure_boot {
             SecureBoot::On => Ok(()),
-            SecureBoot::Off => {
-                let kernel = self.inner_kernel()?;
-                load(prediction, "kernel in the unified kernel image", kernel.image()).map_err(|error| error.to_string())
-            }
+            SecureBoot::Off => load(prediction, "kernel in the unified kernel image", kernel?.image()).map_err(|error| error.to_string()),
         }
     }
 

@@ -13,7 +13,7 @@ pub const STUB_PCR: u8 = 9;
 /// The first kernel of which it was seen what its stub measures.
 const FIRST_VERSION: (u32, u32) = (6, 1);
 
-/// Longest command line: COMMAND_LINE_SIZE of x86.
+/// Longest command line: COMMAND_LINE_SIZE of x86 and of ARM64.
 const COMMAND_LINE_LIMIT_BYTES: usize = 2048;
 
 /// Positions in a kernel's header that lead to its version (Documentation/arch/x86/boot.rst, "The Real-Mode Kernel Header").
@@ -25,11 +25,30 @@ const VERSION_BASE_BYTES: usize = 0x200;
 /// Longest version text that is read.
 const VERSION_LIMIT_BYTES: usize = 256;
 
-/// An x86 kernel with an EFI stub.
+/// Position and value that mark ARM64's `Image` (Documentation/arch/arm64/booting.rst).
+const ARM64_MAGIC_OFFSET_BYTES: usize = 56;
+const ARM64_MAGIC: &[u8] = b"ARM\x64";
+/// Position and value that mark a compressed kernel with a decompressor that is an EFI application (`drivers/firmware/efi/libstub/zboot-header.S`).
+const ZBOOT_MAGIC_OFFSET_BYTES: usize = 4;
+const ZBOOT_MAGIC: &[u8] = b"zimg";
+
+/// Format of a kernel's file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KernelFormat {
+    /// x86's, whose header states the version, major and minor.
+    X86((u32, u32)),
+    /// ARM64's `Image`, which states no version.
+    Arm64,
+    /// A compressed kernel in an EFI application, as on ARM64.
+    Zboot,
+    Other,
+}
+
+/// A kernel with an EFI stub.
 #[derive(Debug, Clone)]
 pub struct Kernel<'a> {
     image: PeImage<'a>,
-    version: Option<(u32, u32)>,
+    format: KernelFormat,
 }
 
 /// A command line of which every boot loader and stub makes the same options.
@@ -109,7 +128,7 @@ impl<'a> Kernel<'a> {
         Ok(Self {
             image: PeImage::parse(file)?,
             // What it points to with 16 bits is there, too.
-            version: version(&file.first(HEADERS_LIMIT_BYTES).read(HEADERS_LIMIT_BYTES)?),
+            format: KernelFormat::detect(&file.first(HEADERS_LIMIT_BYTES).read(HEADERS_LIMIT_BYTES)?),
         })
     }
 
@@ -121,7 +140,24 @@ impl<'a> Kernel<'a> {
     /// Returns the version, major and minor, if the kernel states it.
     #[must_use]
     pub const fn version(&self) -> Option<(u32, u32)> {
-        self.version
+        match self.format {
+            KernelFormat::X86(version) => Some(version),
+            _ => None,
+        }
+    }
+
+    /// Checks that the firmware loads nothing after this image. The decompressor of a compressed kernel has the firmware load the kernel in it, up to some
+    /// version.
+    ///
+    /// # Errors
+    /// The reason why that is not known.
+    pub(crate) fn check_last_image(&self) -> Result<(), &'static str> {
+        match self.format {
+            KernelFormat::Zboot => {
+                Err("the kernel is compressed (EFI zboot): its decompressor may have the firmware load the kernel in it, too")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether the kernel can get its initrd by LoadFile2, as kernels since 5.8 do. Older ones are started in another way, which
@@ -139,10 +175,14 @@ impl<'a> Kernel<'a> {
         options: &[u8],
         initrd: Option<BankDigests>,
     ) -> Result<(), String> {
-        match self.version {
-            Some(version) if version >= FIRST_VERSION => {}
-            Some((major, minor)) => return Err(format!("the measurements of Linux {major}.{minor} cannot be predicted")),
-            None => return Err("the kernel's version cannot be read from its header".to_owned()),
+        match self.format {
+            KernelFormat::X86(version) if version >= FIRST_VERSION => {}
+            KernelFormat::X86((major, minor)) => return Err(format!("the measurements of Linux {major}.{minor} cannot be predicted")),
+            KernelFormat::Arm64 => {
+                return Err("the kernel is for ARM64, whose stub was not seen to measure what is computed here".to_owned());
+            }
+            KernelFormat::Zboot => return Err("the kernel is compressed (EFI zboot), so its version cannot be read".to_owned()),
+            KernelFormat::Other => return Err("the kernel's version cannot be read from its header".to_owned()),
         }
         prediction.measure(
             STUB_PCR,
@@ -154,6 +194,18 @@ impl<'a> Kernel<'a> {
             prediction.extend(STUB_PCR, MeasuredBy::Linux, DigestSubject::Initrd, digests);
         }
         Ok(())
+    }
+}
+
+impl KernelFormat {
+    fn detect(file: &[u8]) -> Self {
+        let is = |offset: usize, magic| file.get(offset..).is_some_and(|rest| rest.starts_with(magic));
+        match version(file) {
+            Some(version) => Self::X86(version),
+            None if is(ZBOOT_MAGIC_OFFSET_BYTES, ZBOOT_MAGIC) => Self::Zboot,
+            None if is(ARM64_MAGIC_OFFSET_BYTES, ARM64_MAGIC) => Self::Arm64,
+            None => Self::Other,
+        }
     }
 }
 

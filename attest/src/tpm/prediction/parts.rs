@@ -35,6 +35,8 @@ pub struct BootParts<'a> {
     /// The kernel's file, as it is.
     pub kernel: (Bytes<'a>, &'a Kernel<'a>),
     pub initrds: &'a [Bytes<'a>],
+    /// Device trees that the boot loader gives to the kernel, as on ARM64.
+    pub device_trees: &'a [Bytes<'a>],
     pub command_line: Option<&'a CommandLine>,
 }
 
@@ -50,6 +52,10 @@ impl BootParts<'_> {
         for &initrd in self.initrds {
             let digests = BankDigests::read(prediction.banks(), &[initrd])?;
             prediction.extend(FILES_PCR, MeasuredBy::Grub, DigestSubject::File("initrd"), digests);
+        }
+        for &tree in self.device_trees {
+            let digests = BankDigests::read(prediction.banks(), &[tree])?;
+            prediction.extend(FILES_PCR, MeasuredBy::Grub, DigestSubject::File("device tree"), digests);
         }
         for initrd in initrds_in_memory(self.initrds) {
             let digests = BankDigests::read(prediction.banks(), &initrd)?;
@@ -71,6 +77,9 @@ impl BootParts<'_> {
             );
         }
         omit_pcrs(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], prediction);
+        if let Err(why) = self.kernel.1.check_last_image() {
+            prediction.omit(&[IMAGES_PCR], why);
+        }
         Ok(())
     }
 }

@@ -426,3 +426,44 @@ fn rejects_a_cyclic_fat_cluster_chain() {
     files.disk(&system, None);
     files.refuses("--secure-boot on --disk disk.raw", "the file system has a loop");
 }
+
+#[test]
+fn disks_of_arm64_are_predicted() {
+    let files = Files::new();
+    let linux = arm64_kernel().build();
+    let sections: [(&str, &[u8]); 2] = [(".linux", &linux), (".cmdline", b"root=LABEL=root ro")];
+    let uki = for_arm64(uki("252.39-1", &sections)).build();
+    files.put("arm64.efi", &uki);
+    files.is_as(&[("EFI/BOOT/BOOTAA64.EFI", &uki)], "off", "--uki arm64.efi");
+    // Debian's layout. What GRUB measures there was not seen: all that it may start is listed, device trees included.
+    let mut grub = grub_of_12(&[(GRUB_PREFIX, b"/EFI/debian")]);
+    let (x86_64, aarch64) = ([1, 0, 62, 0, 1], [1, 0, 183, 0, 1]);
+    while let Some(at) = grub.windows(5).position(|bytes| bytes == x86_64) {
+        grub[at..at + 5].copy_from_slice(&aarch64);
+    }
+    let (shim, zboot) = (shim(), zboot_kernel().build());
+    let entry = b"title a\nlinux /vmlinuz-a\ninitrd /initrd-a\ndevicetree /board.dtb\ndevicetree-overlay /one.dtbo /two.dtbo\n";
+    let boot = ext4(&[
+        ("loader/entries/a.conf", entry),
+        ("vmlinuz-a", &zboot),
+        ("initrd-a", b"initrd"),
+        ("board.dtb", b"board"),
+        ("one.dtbo", b"one"),
+        ("two.dtbo", b"two"),
+    ]);
+    let system = fat(&[
+        ("EFI/BOOT/BOOTAA64.EFI", &shim),
+        ("EFI/debian/grubaa64.efi", &grub),
+        ("EFI/debian/grub.cfg", &files.file("grub.cfg")),
+    ]);
+    files.disk(&system, Some(&boot));
+    let prediction = files.predicts("--secure-boot on --disk disk.raw");
+    let (images, why) = named(&prediction, 4);
+    assert_eq!(images, ["image BOOTAA64.EFI", "image grubaa64.efi", "image vmlinuz-a"]);
+    for expected in ["is not for x86-64", "the kernel is compressed (EFI zboot)"] {
+        assert!(why.iter().any(|why| why.contains(expected)), "{why:?}");
+    }
+    let events = prediction["events"].as_array().unwrap().iter();
+    let trees = events.filter(|event| event["what"].as_str().unwrap().contains("device tree"));
+    assert_eq!(trees.map(|event| &event["sha256"]).collect::<Vec<_>>().len(), 3, "{prediction:#}");
+}

@@ -10,7 +10,9 @@ use attest::reference_sets::ReferenceSet;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::image::{GRUB_CONFIG, GRUB_MEMORY_DISK, GRUB_MODULES, GRUB_PREFIX, Image, grub, kernel, uki};
+use crate::image::{
+    GRUB_CONFIG, GRUB_MEMORY_DISK, GRUB_MODULES, GRUB_PREFIX, Image, arm64_kernel, for_arm64, grub, kernel, uki, zboot_kernel,
+};
 use crate::program;
 
 /// Files to predict from.

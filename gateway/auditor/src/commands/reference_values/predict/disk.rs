@@ -135,7 +135,7 @@ fn loaders(system: &Volume) -> anyhow::Result<Vec<(ImageFormat, DiskFile<'_>)>> 
         }
         return Ok(loaders);
     }
-    bail!("the EFI system partition has no {FALLBACK}/BOOTX64.EFI, which firmware starts without a boot option")
+    bail!("the EFI system partition has no {FALLBACK}/BOOTX64.EFI or BOOTAA64.EFI, which firmware starts without a boot option")
 }
 
 /// Returns a file of that name in a distribution's folder: shim is started from there when the fallback has made a boot option of it.
@@ -194,6 +194,7 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
                 kernels.push(FoundKernel {
                     kernel,
                     initrds: Vec::new(),
+                    device_trees: Vec::new(),
                     by_systemd_boot: None,
                 });
             }
@@ -204,7 +205,7 @@ fn kernels_of(volume: &Volume) -> anyhow::Result<Vec<FoundKernel<'_>>> {
 
 /// Returns the kernel that an entry boots, if it is one.
 fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKernel<'d>>> {
-    let (mut kernel, mut initrds) = (None, Vec::new());
+    let (mut kernel, mut initrds, mut device_trees) = (None, Vec::new(), Vec::new());
     let (mut words, mut options) = (Vec::new(), Vec::new());
     for (key, path) in text.lines().filter_map(|line| line.trim().split_once(char::is_whitespace)) {
         match key {
@@ -215,6 +216,12 @@ fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKerne
                 initrds.push(wanted(volume, path.trim())?);
             }
             "options" => options.push(path.trim().to_owned()),
+            "devicetree" => device_trees.push(wanted(volume, path.trim())?),
+            "devicetree-overlay" => {
+                for path in path.split_ascii_whitespace() {
+                    device_trees.push(wanted(volume, path)?);
+                }
+            }
             _ => {}
         }
     }
@@ -222,6 +229,7 @@ fn entry<'d>(volume: &'d Volume, text: &str) -> anyhow::Result<Option<FoundKerne
     Ok(kernel.map(|kernel| FoundKernel {
         kernel,
         initrds,
+        device_trees,
         by_systemd_boot,
     }))
 }
@@ -368,6 +376,7 @@ impl PredictedDisk<'_> {
         for FoundKernel {
             kernel,
             initrds,
+            device_trees,
             by_systemd_boot,
         } in &self.kernels
         {
@@ -378,16 +387,17 @@ impl PredictedDisk<'_> {
                     continue;
                 }
             };
-            for found in std::iter::once(kernel).chain(initrds) {
+            for found in std::iter::once(kernel).chain(initrds).chain(device_trees) {
                 files.read_on_disk(&found.path, &found.digest);
             }
-            let initrds: Vec<Bytes<'_>> = initrds.iter().map(DiskFile::bytes).collect();
+            let [initrds, device_trees] = [initrds, device_trees].map(|files| files.iter().map(DiskFile::bytes).collect::<Vec<_>>());
             let line = by_systemd_boot.as_ref().filter(|_| is_systemd_boot);
             let command_line = line.and_then(|line| CommandLine::parse(line.as_bytes()).ok());
             BootParts {
                 name: &file_name(&kernel.path),
                 kernel: (kernel.bytes(), &parsed),
                 initrds: &initrds,
+                device_trees: &device_trees,
                 command_line: command_line.as_ref(),
             }
             .predict(prediction)?;

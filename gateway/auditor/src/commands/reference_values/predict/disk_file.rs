@@ -15,10 +15,11 @@ pub(crate) struct DiskFile<'d> {
     pub digest: BankDigests,
 }
 
-/// A kernel, with the initrds that its entry names.
+/// A kernel, with the initrds and device trees that its entry names.
 pub(crate) struct FoundKernel<'d> {
     pub kernel: DiskFile<'d>,
     pub initrds: Vec<DiskFile<'d>>,
+    pub device_trees: Vec<DiskFile<'d>>,
     /// Command line that systemd-boot makes of the entry, if it has options.
     pub by_systemd_boot: Option<String>,
 }

@@ -10,7 +10,7 @@ use super::volume::Disk;
 const GRUB_FOLDERS: [&str; 4] = ["grub", "grub2", "boot/grub", "boot/grub2"];
 /// Most configs that are listed: each distribution on the disk has one or two.
 const CONFIGS_LIMIT: usize = 16;
-/// Folder of lists of modules, in the folder of GRUB's config (its `normal/dyncmd.c` and others).
+/// Folder of lists of modules, in the folder of GRUB's config (its `normal/dyncmd.c` and others). Images for other processors are not recognised.
 const GRUB_LISTS: &str = "x86_64-efi";
 
 /// A config on the disk.
@@ -69,6 +69,8 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &DiskFile<'_>) -> anyhow::Res
             let kernel = FoundKernel {
                 kernel,
                 initrds,
+                // Its config has no command that loads one.
+                device_trees: Vec::new(),
                 by_systemd_boot: None,
             };
             Ok(GrubFileSource::Known { config, kernel })

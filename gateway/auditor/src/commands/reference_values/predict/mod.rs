@@ -288,6 +288,7 @@ fn predict_kernel(arguments: &Arguments, files: &Files, path: &Path, prediction:
             name: "kernel",
             kernel: (kernel_file.bytes(), &kernel),
             initrds: &initrds,
+            device_trees: &[],
             command_line: line.as_ref(),
         }
         .predict(prediction)?;

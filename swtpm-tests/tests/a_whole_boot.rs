@@ -1,6 +1,7 @@
 //! Whole boots of two releases of Debian: firmware, Debian's kernel, dracut's initrd, a TPM, systemd, a real root, up to multi-user.target.
 //! The initrd has Debian's ignition module and our appended node-initrd file. The full config's files are on the disk, and on one of them
-//! the kubelet's certificate. On the other one root attests again, after the first boot and after a later one, and is refused.
+//! the kubelet's certificate. On the other one root rehearses and attests again, after the first boot and after a later one: it learns what a boot would get,
+//! and is refused.
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -25,6 +26,7 @@ const ROOT: &str = "#!/bin/sh
 exec >/dev/ttyS0 2>&1
 for card in /sys/class/net/e*; do ip link set \"${card##*/}\" up; ip address add 10.0.2.15/24 dev \"${card##*/}\" 2>/dev/null; done
 [ -e /var/lib/pointer.ign ] || cp /run/attest-node-kept/pointer.ign /var/lib/pointer.ign
+/run/attest-node-kept/run try --pointer /var/lib/pointer.ign 2>&1 | sed 's/^/@@ try /'
 /run/attest-node-kept/run attest --pointer /var/lib/pointer.ign --out /run/again.ign 2>&1 | sed 's/^/@@ root /'
 [ ! -e /run/again.ign ] || grep -o 'Bearer.ticket' /run/again.ign | sed 's/^/@@ root has a /'
 ";
@@ -146,6 +148,7 @@ fn check(release: DebianRelease, membership: Option<&Membership>) {
             [
                 ("evidence", "trusted", Some("full"), None),
                 ("config", "served", Some("full"), None),
+                ("rehearsal", "trusted", Some("full"), None),
                 over
             ]
         );
@@ -208,7 +211,7 @@ fn boots_later(site: &mut Site, release: DebianRelease, folder: &Path) {
     let last = records.last().unwrap();
     assert_eq!(
         (records.len(), last.verdict(), last.code()),
-        (4, "refused", Some("tpm-boot-is-over"))
+        (6, "refused", Some("tpm-boot-is-over"))
     );
 }
 
@@ -220,10 +223,18 @@ fn ends(console: &Process) -> usize {
         .count()
 }
 
-/// Verifies that root got a refusal and no ticket.
+/// Verifies that root learned what a boot would get, and got a refusal and no ticket.
 #[track_caller]
 fn refused_to_root(console: &Process) {
     let lines = console.lines();
+    for text in [
+        "@@ try note   boot         it is complete (PCR 13 is extended), so a real attestation needs a reset",
+        "@@ try ok     event log    /sys/kernel/security/tpm0/binary_bios_measurements: ",
+        "@@ try ok     decision     trusted: the full config of pool worker",
+        "@@ try This machine would be trusted. Nothing was changed, and nothing was given to it.",
+    ] {
+        assert!(lines.iter().any(|line| line.starts_with(text)), "{text:?} is not in {lines:#?}");
+    }
     let said: Vec<&String> = lines
         .iter()
         .filter(|line| line.starts_with("@@ root ") && !line.starts_with("@@ root attest-node: boot "))

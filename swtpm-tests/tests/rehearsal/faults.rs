@@ -271,6 +271,24 @@ fn unknown_maker() {
 }
 
 #[test]
+fn unreadable_certificate() {
+    const NV_READ: u32 = 0x14e;
+    const NV_AUTHORIZATION: u32 = 0x149;
+    let bench = Bench::new();
+    let proxy = TpmProxy::start(&bench.server).unwrap();
+    proxy.answer_always(NV_READ, NV_AUTHORIZATION);
+    let machine = Machine::new(&bench).with_tpm(proxy.tcti());
+    let found = machine.tries(&[]);
+    let (said, _) = found.note("TPM");
+    assert!(
+        said.starts_with("the EK certificate in NV index 0x01c00002 could not be read: "),
+        "{said}"
+    );
+    machine.runs(command(found.fails("ek-certificate-unread"), "attest-gateway ek add"));
+    machine.tries(&[]).is_trusted();
+}
+
+#[test]
 fn revoked() {
     let bench = Bench::new();
     let machine = Machine::new(&bench);

@@ -44,5 +44,5 @@ pub use process::Process;
 pub use programs::Programs;
 pub use qemu::{Vm, VmBuilder, VmClock, command_line};
 pub use relay::Relay;
-pub use swtpm::{EkAuthority, Swtpm, TestEndorsement, TpmServer, free_port};
+pub use swtpm::{EkAuthority, Swtpm, TestEndorsement, TpmServer, free_port, manufacture};
 pub use tpm_proxy::TpmProxy;

@@ -10,7 +10,7 @@ use swtpm_tests::firmware::BootDisk;
 use swtpm_tests::firmware::boot_disk::EntryFiles;
 use swtpm_tests::firmware::loaders::{make_grub, systemd_boot};
 use swtpm_tests::scenario::{Site, VmRun};
-use swtpm_tests::{DebianRelease, POOL, Programs, Swtpm, TestEndorsement, TestFolder, Vm, command_line, node_initrd, run};
+use swtpm_tests::{DebianRelease, POOL, Programs, Swtpm, TestEndorsement, TestFolder, Vm, command_line, manufacture, node_initrd, run};
 
 use super::firmware;
 use super::predicted::reference_values;
@@ -71,11 +71,13 @@ impl Installed {
         let values: Value = reference_values("off", files, Some("the installed image"));
         let pool = self.site.gateway().folder().join("pools").join(POOL);
         accept(&pool, &["images", "files"], Some(&values));
+        self.site.gateway().start(None).unwrap();
+        manufacture(&self.place, TestEndorsement::By(self.site.authority())).unwrap();
     }
 
+    /// Boots the machine, with the TPM that it has had since [`Self::accept`].
     fn boot(&mut self, disk: &BootDisk) -> VmRun {
-        self.site.gateway().start(None).unwrap();
-        let tpm = Swtpm::start(&self.place, TestEndorsement::By(self.site.authority())).unwrap();
+        let tpm = Swtpm::restart(&self.place).unwrap();
         let pointer = self.site.gateway().pointer(None).unwrap();
         let vm = Vm::with_firmware(&firmware(None, &self.place), &[disk])
             .accelerator(self.site.accelerator())
@@ -104,7 +106,7 @@ fn systemd_boot_loads_an_installed_attest_node() {
     machine.attests(&disk);
     Installed::node(&["uninstall"], disk.image());
     let run = machine.boot(&disk);
-    assert_eq!(run.decision(), ("served", ""), "no evidence");
+    assert_eq!(run.decision(), ("served", "nothing was shown"));
     machine.site.prove_exactly("pre-approved", &run.outcome).unwrap();
 }
 

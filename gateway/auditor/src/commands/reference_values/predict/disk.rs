@@ -321,7 +321,7 @@ impl PredictedDisk<'_> {
     fn predict_grub(&self, secure_boot: SecureBoot, files: &Files, prediction: &mut Prediction) -> anyhow::Result<bool> {
         let (config, FoundKernel { kernel, initrds, .. }) = match &self.grub {
             None => return Ok(false),
-            Some(GrubFileSource::Known { config, kernel }) => (config, kernel),
+            Some(GrubFileSource::Known { config, kernel }) => (config, kernel.as_ref()),
             Some(GrubFileSource::Unknown { configs, why }) => {
                 prediction.omit(&[IMAGES_PCR, COMMANDS_PCR, FILES_PCR], why.clone());
                 for config in configs {

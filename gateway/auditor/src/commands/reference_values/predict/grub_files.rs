@@ -22,7 +22,10 @@ pub(crate) struct GrubConfigFile {
 /// The files that GRUB reads.
 pub(crate) enum GrubFileSource<'d> {
     /// The files that follow from the image and its config.
-    Known { config: GrubConfigFile, kernel: FoundKernel<'d> },
+    Known {
+        config: GrubConfigFile,
+        kernel: Box<FoundKernel<'d>>,
+    },
     /// The configs that it may read, and why it is not known what it reads.
     Unknown { configs: Vec<GrubConfigFile>, why: String },
 }
@@ -66,13 +69,13 @@ pub(crate) fn grub_files<'d>(disk: &'d Disk, grub: &DiskFile<'_>) -> anyhow::Res
     let initrds = initrds.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>();
     match (kernel, initrds) {
         (Ok(Some(kernel)), Ok(initrds)) if parsed.roots().all(|root| !elsewhere(&root)) => {
-            let kernel = FoundKernel {
+            let kernel = Box::new(FoundKernel {
                 kernel,
                 initrds,
                 // Its config has no command that loads one.
                 device_trees: Vec::new(),
                 by_systemd_boot: None,
-            };
+            });
             Ok(GrubFileSource::Known { config, kernel })
         }
         _ => {

@@ -40,15 +40,29 @@ impl MountedFilesystem {
             Err(TryLockError::Error(error)) => return Err(error),
         }
         Ok(Self {
-            root: root.to_owned(),
+            root: root.canonicalize()?,
             _lock: lock,
         })
+    }
+
+    /// Returns the location of a path. Links of the filesystem may not lead out of it: root would change files of the running system.
+    fn location(&self, path: &str) -> io::Result<PathBuf> {
+        let location = self.root.join(path);
+        let existing = location.ancestors().find(|above| above.symlink_metadata().is_ok());
+        if existing.unwrap_or(&self.root).canonicalize()?.starts_with(&self.root) {
+            Ok(location)
+        } else {
+            Err(io::Error::new(
+                ErrorKind::PermissionDenied,
+                "a link leads out of the boot filesystem",
+            ))
+        }
     }
 }
 
 impl BootFilesystem for MountedFilesystem {
     fn names(&self, folder: &str) -> io::Result<Vec<String>> {
-        let entries = match fs::read_dir(self.root.join(folder)) {
+        let entries = match fs::read_dir(self.location(folder)?) {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
             entries => entries?,
         };
@@ -59,7 +73,7 @@ impl BootFilesystem for MountedFilesystem {
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(self.root.join(path)) {
+        match fs::read(self.location(path)?) {
             Ok(content) => Ok(Some(content)),
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
             Err(error) => Err(error),
@@ -67,7 +81,7 @@ impl BootFilesystem for MountedFilesystem {
     }
 
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
-        let path = self.root.join(path);
+        let path = self.location(path)?;
         let folder = path.parent().unwrap_or(&self.root);
         fs::create_dir_all(folder)?;
         let mut partial = path.clone().into_os_string();
@@ -82,14 +96,14 @@ impl BootFilesystem for MountedFilesystem {
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {
-        match fs::remove_file(self.root.join(path)) {
+        match fs::remove_file(self.location(path)?) {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
 
     fn remove_folder(&self, path: &str) {
-        let _ = fs::remove_dir(self.root.join(path));
+        let _ = self.location(path).and_then(fs::remove_dir);
     }
 }
 
@@ -127,6 +141,30 @@ mod tests {
         mounted.remove_folder("a");
         assert!(mounted.names("a").unwrap().is_empty() && mounted.names("a/b/c").unwrap().is_empty());
         assert_eq!(mounted.read("a/b").unwrap(), None);
+    }
+
+    #[test]
+    fn links_may_not_lead_out_of_the_filesystem() {
+        use std::os::unix::fs::symlink;
+        let (inside, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("file"), "x").unwrap();
+        let root = inside.path();
+        symlink(outside.path(), root.join("folder")).unwrap();
+        symlink(outside.path().join("file"), root.join("file")).unwrap();
+        symlink("../../..", root.join("up")).unwrap();
+        fs::create_dir_all(root.join("loader.1/entries")).unwrap();
+        symlink("loader.1", root.join("loader")).unwrap();
+        let mounted = MountedFilesystem::open(root).unwrap();
+        for path in ["folder/new", "folder/file", "file", "up/x"] {
+            assert_eq!(mounted.write(path, b"y").unwrap_err().kind(), ErrorKind::PermissionDenied, "{path}");
+            assert_eq!(mounted.read(path).unwrap_err().kind(), ErrorKind::PermissionDenied, "{path}");
+            assert_eq!(mounted.remove(path).unwrap_err().kind(), ErrorKind::PermissionDenied, "{path}");
+        }
+        mounted.names("folder").unwrap_err();
+        mounted.remove_folder("folder");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+        mounted.write("loader/entries/x.conf", b"y").unwrap();
+        assert_eq!(mounted.names("loader/entries").unwrap(), ["x.conf"]);
     }
 
     #[test]

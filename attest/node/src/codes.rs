@@ -61,7 +61,7 @@ codes! {
     "apply-failed", "The boot filesystem cannot be written. No part of the config is left there.", "Run the program as root, and make `/boot` writable: `mount -o remount,rw /boot`.";
     "install-unsupported", "`attest-node install` found no boot entry that loads an initrd from a file. The console line names what it found. Nothing is changed.", "[Put attest-node into the image](../how-to/images.md), or follow the console line.";
     "install-target", "The disk, image, folder or initrd is missing, in use, damaged, or of another kind. Nothing is changed.", "Follow the console line.";
-    "install-failed", "A file of the boot filesystem cannot be read or written. The system boots as before, or with the initrd.", "Make the boot filesystem writable, with 10 MB of free space, and run the command again.";
+    "install-failed", "A file of the boot filesystem cannot be read or written. The system boots as before, or with the initrd.", "Make the boot filesystem writable, with free space for the initrd, and run the command again.";
     "ignition-not-repeatable", "Ignition cannot apply the config on an installed system: it would stop the boot, or destroy data. A line on the console explains each entry.", "Change these entries in the pool's config, most often with `\"overwrite\": true`; or reinstall the machine.";
     "ignition-version", "The spec versions of this Ignition are unknown, or do not include the one of `--spec`.", "Pass a version that this Ignition supports with `--spec`.";
     "metadata-unreachable", "The cloud's metadata server gave no answer, or 5xx or 429, until the deadline.", "Check that the node's network is up and that its metadata service is enabled.";

@@ -346,6 +346,11 @@ fn refuses_what_it_cannot_change() {
     check("--image", b"no disk", "it has no partition table");
     check("--image", b"\x1f\x8b\x08", "the file is gzip");
     check("--image", b"vhdxfile", "the file is VHDX");
+    check(
+        "--image",
+        &[&[0; 257], b"ustar".as_slice()].concat(),
+        "the file is tar, such as an OVA",
+    );
     check("--disk", b"", "it is no disk: pass an image with --image");
     check("--boot", b"", "it has no boot entries: it is no folder");
     for (option, target, text) in [

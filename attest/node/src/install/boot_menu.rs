@@ -83,10 +83,16 @@ impl From<BootMenuError> for Failure {
         match error {
             BootMenuError::NoEntries(_) => Self::new("install-unsupported", reason, NO_ENTRIES),
             BootMenuError::Unsupported { next_step, .. } => Self::new("install-unsupported", reason, next_step),
+            // A file that does not exist is no error: a program is missing, or a link leads to nothing.
+            BootMenuError::File { error, .. } if error.kind() == io::ErrorKind::NotFound => Self::new(
+                "install-target",
+                reason,
+                "correct this, and run the command again; nothing is changed",
+            ),
             BootMenuError::File { .. } => Self::new(
                 "install-failed",
                 reason,
-                "make the boot filesystem writable, with 10 MB of free space, and run the command again; the system boots as before",
+                "make the boot filesystem writable, with free space for the initrd, and run the command again; the system boots as before",
             ),
         }
     }
@@ -128,15 +134,8 @@ impl<'f, F: BootFilesystem> BootMenu<'f, F> {
                 "build attest-node into the image with its dracut module",
             ));
         }
-        let ostree = entries.iter().filter(|(_, entry)| entry.is_ostree()).count();
-        let layout = match ostree {
-            0 => Layout::Plain,
-            all if all == entries.len() => Layout::Ostree,
-            _ => {
-                let reason = "some boot entries are OSTree deployments, and some are not".to_owned();
-                return Err(unsupported(reason, "remove the entries that are not booted"));
-            }
-        };
+        let is_ostree = entries.iter().any(|(_, entry)| entry.is_ostree());
+        let layout = if is_ostree { Layout::Ostree } else { Layout::Plain };
         Ok(Self {
             filesystem,
             layout,
@@ -150,6 +149,10 @@ impl<'f, F: BootFilesystem> BootMenu<'f, F> {
     /// # Errors
     /// [`BootMenuError`]; the system boots as before, or with the initrd.
     pub(super) fn install(&self, initrd: &[u8]) -> Result<BootMenuChange, BootMenuError> {
+        if self.layout == Layout::Ostree && !self.entries.iter().all(|(_, entry)| entry.is_ostree()) {
+            let reason = "some boot entries are OSTree deployments, and some are not".to_owned();
+            return Err(unsupported(reason, "remove the entries that are not booted"));
+        }
         let sha256 = hex(initrd);
         let path = match self.layout {
             Layout::Ostree => format!("{OVERLAYS}/{sha256}.img"),

@@ -29,6 +29,9 @@ const BLOCK_DEVICES: &str = "/sys/block";
 /// Offset of an ISO 9660 volume's identifier, and the identifier.
 const ISO: (usize, &[u8]) = (32_769, b"CD001");
 
+/// Offset of a tar archive's magic, and the magic.
+const TAR: (usize, &[u8]) = (257, b"ustar");
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DiskImageFormat {
     /// Raw, or a VHD of fixed size.
@@ -47,6 +50,11 @@ impl DiskImageFormat {
             return Err(invalid(format!(
                 "the file is {name}: unpack or convert it to raw, qcow2 or VHD first"
             )));
+        }
+        if start.get(TAR.0..).is_some_and(|rest| rest.starts_with(TAR.1)) {
+            return Err(invalid(
+                "the file is tar, such as an OVA: unpack it, and convert the disk to raw, qcow2 or VHD first".to_owned(),
+            ));
         }
         if start.get(ISO.0..).is_some_and(|rest| rest.starts_with(ISO.1)) {
             return Err(invalid(
@@ -124,6 +132,11 @@ impl ImageCopy {
             }
         }
         Ok(Self { original, format, copy })
+    }
+
+    /// Returns whether programs can read the image as a raw one.
+    pub(super) fn is_raw(&self) -> bool {
+        self.format == DiskImageFormat::Raw
     }
 
     /// Path of the raw copy.
@@ -227,6 +240,9 @@ mod tests {
         let mut iso = vec![0; ISO.0];
         iso.extend_from_slice(ISO.1);
         assert!(detect(&iso).unwrap_err().contains("ISO"));
+        let mut tar = vec![0; TAR.0];
+        tar.extend_from_slice(TAR.1);
+        assert!(detect(&tar).unwrap_err().contains("OVA"));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use self::filesystem::{BootFilesystem, MountedFilesystem};
 use self::image::ImageCopy;
 use self::image_filesystem::{ExtFilesystem, FatFilesystem};
 use self::partitions::{Partition, partitions};
-use self::report::InstalledFilesystem;
+use self::report::{ChangedTarget, InstalledFilesystem};
 use crate::console::print_line;
 use crate::failure::{Failure, printable};
 
@@ -78,13 +78,13 @@ impl InstallTarget {
 pub fn run(settings: &InstallOptions) -> ExitCode {
     let changed = initrd(settings).and_then(|initrd| change(&settings.target, initrd.as_deref()));
     let text = match changed {
-        Ok(filesystems) => report::text(settings, &filesystems),
-        Err(failure) => {
-            let done = if settings.initrd.is_some() {
-                "not installed"
-            } else {
-                "not removed"
-            };
+        Ok(changed) => report::text(settings, &changed),
+        Err(mut failure) => {
+            let is_installation = settings.initrd.is_some();
+            if !is_installation && failure.code == "install-unsupported" {
+                "name the disk, image or boot filesystem on which attest-node is installed".clone_into(&mut failure.next_step);
+            }
+            let done = if is_installation { "not installed" } else { "not removed" };
             print_line(&format!("{done}: {failure}"));
             return ExitCode::FAILURE;
         }
@@ -134,8 +134,9 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// Installs the initrd, or removes one.
-fn change(target: &InstallTarget, initrd: Option<&[u8]>) -> Result<Vec<InstalledFilesystem>, Failure> {
-    match target {
+fn change(target: &InstallTarget, initrd: Option<&[u8]>) -> Result<ChangedTarget, Failure> {
+    let mut is_raw_image = false;
+    let filesystems = match target {
         InstallTarget::Boot(folder) => {
             if folder.is_file() {
                 let error = io::Error::new(ErrorKind::NotADirectory, "it has no boot entries: it is no folder");
@@ -143,14 +144,14 @@ fn change(target: &InstallTarget, initrd: Option<&[u8]>) -> Result<Vec<Installed
             }
             let filesystem = MountedFilesystem::open(folder).map_err(|error| target_failure(target, &error))?;
             let change = change_filesystem(&filesystem, initrd)?;
-            Ok(vec![InstalledFilesystem::new(folder, change)])
+            vec![InstalledFilesystem::new(folder, change)]
         }
         InstallTarget::Disk(disk) => {
             let partitions = unmounted_partitions(disk).map_err(|error| target_failure(target, &error))?;
             let supported = partitions
                 .iter()
                 .filter(|partition| MOUNTABLE.contains(&partition.filesystem.as_str()));
-            change_each(supported, |partition| on_disk(partition, initrd))
+            change_each(supported, |partition| on_disk(partition, initrd))?
         }
         InstallTarget::Image(image) => {
             let copy = ImageCopy::create(image).map_err(|error| target_failure(target, &error))?;
@@ -161,11 +162,13 @@ fn change(target: &InstallTarget, initrd: Option<&[u8]>) -> Result<Vec<Installed
             }
             let changed = change_each(partitions.iter(), |partition| in_image(image, copy.path(), partition, initrd))?;
             if changed.iter().any(InstalledFilesystem::is_changed) {
+                is_raw_image = copy.is_raw();
                 copy.replace_original().map_err(|error| target_failure(target, &error))?;
             }
-            Ok(changed)
+            changed
         }
-    }
+    };
+    Ok(ChangedTarget { filesystems, is_raw_image })
 }
 
 /// Changes each filesystem that has boot entries.
@@ -210,7 +213,7 @@ impl From<BootMenuError> for PartitionFailure {
 fn on_disk(partition: &Partition, initrd: Option<&[u8]>) -> Result<BootMenuChange, PartitionFailure> {
     let failed = |error: io::Error| {
         let reason = format!("{}: {error}", partition.node.display());
-        let next_step = "run the command as root; the system boots as before";
+        let next_step = "run the command as root, and see that the partition can be mounted; the system boots as before";
         PartitionFailure::Other(Failure::new("install-failed", printable(&reason), next_step))
     };
     let mounted = MountedPartition::mount(partition).map_err(failed)?;

@@ -53,7 +53,10 @@ fn sector_size() -> u64 {
 pub(super) fn partitions(disk: &Path) -> io::Result<Vec<Partition>> {
     let output = run(Command::new("sfdisk").arg("--json").arg(disk)).map_err(|error| match error.kind() {
         ErrorKind::NotFound => error,
-        _ => io::Error::new(ErrorKind::InvalidData, "it has no partition table"),
+        _ => io::Error::new(
+            ErrorKind::InvalidData,
+            "it has no partition table: pass the image of a whole disk, or mount the filesystem and pass --boot",
+        ),
     })?;
     let SfdiskOutput { partitiontable: table } = serde_json::from_slice(&output)?;
     let partitions = table.partitions.into_iter().map(|entry| {

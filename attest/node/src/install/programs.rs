@@ -8,7 +8,7 @@ use crate::failure::printable;
 /// Runs a program, and returns what it wrote to stdout.
 ///
 /// # Errors
-/// The program is missing, with the name of its Debian package, or its last line on stderr.
+/// The program is missing, with the name of its Debian package, or its first line on stderr, which names the cause.
 pub(super) fn run(command: &mut Command) -> io::Result<Vec<u8>> {
     let output = command
         .env("LC_ALL", "C")
@@ -20,11 +20,12 @@ pub(super) fn run(command: &mut Command) -> io::Result<Vec<u8>> {
     }
     let name = command.get_program().to_string_lossy().into_owned();
     let lines = [output.stderr, output.stdout].map(|text| String::from_utf8_lossy(&text).into_owned());
-    let last = lines
+    let first = lines
         .iter()
-        .find_map(|text| text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(str::to_owned));
-    let why = last.unwrap_or_else(|| output.status.to_string());
-    Err(io::Error::other(format!("{name}: {}", printable(&why))))
+        .find_map(|text| text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned));
+    let why = first.unwrap_or_else(|| output.status.to_string());
+    let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
+    Err(io::Error::other(format!("{name}: {}", printable(why))))
 }
 
 fn missing(command: &Command, error: io::Error) -> io::Error {
@@ -37,6 +38,7 @@ fn missing(command: &Command, error: io::Error) -> io::Error {
         "blkid" | "mount" | "umount" => "util-linux",
         "qemu-img" => "qemu-utils",
         "debugfs" | "e2fsck" => "e2fsprogs",
+        "cp" => "coreutils",
         _ => "mtools",
     };
     io::Error::new(

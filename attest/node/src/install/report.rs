@@ -29,8 +29,17 @@ impl InstalledFilesystem {
     }
 }
 
+/// Result for all filesystems of a target.
+#[derive(Debug)]
+pub(super) struct ChangedTarget {
+    pub filesystems: Vec<InstalledFilesystem>,
+    /// Set for an image that can be read as a raw one.
+    pub is_raw_image: bool,
+}
+
 /// Returns the output, for a person or for programs.
-pub(super) fn text(settings: &InstallOptions, filesystems: &[InstalledFilesystem]) -> String {
+pub(super) fn text(settings: &InstallOptions, changed: &ChangedTarget) -> String {
+    let filesystems = &changed.filesystems;
     if settings.json {
         return format!("{:#}\n", json!({"filesystems": filesystems}));
     }
@@ -55,24 +64,27 @@ pub(super) fn text(settings: &InstallOptions, filesystems: &[InstalledFilesystem
         (false, false) => writeln!(text, "nothing to do; attest-node is not installed"),
     };
     if is_changed {
-        text.push_str(&next_steps(settings));
+        text.push_str(&next_steps(settings, changed.is_raw_image));
     }
     text
 }
 
-fn next_steps(settings: &InstallOptions) -> String {
+fn next_steps(settings: &InstallOptions, is_raw_image: bool) -> String {
     let (option, path) = settings.target.option();
-    let mut text =
-        "Boot loaders measure entries and initrds: with reference values, predict those of the new boot (PCR 9, with GRUB also PCR 8)"
-            .to_owned();
-    if let InstallTarget::Image(_) = &settings.target {
-        text.push_str(", from the image in raw format:\n  attest-audit reference-values predict --secure-boot on --disk disk.raw");
+    let path = path.display();
+    if settings.initrd.is_none() {
+        return "Reference values from before the installation apply again.\n".to_owned();
     }
-    text.push('\n');
-    if settings.initrd.is_some() {
-        let _ = writeln!(text, "To revert:\n  attest-node uninstall {option} {}", path.display());
-    }
-    text
+    let predict = "attest-audit reference-values predict --secure-boot on --disk";
+    let predict = match &settings.target {
+        InstallTarget::Image(_) if is_raw_image => format!(":\n  {predict} {path}"),
+        InstallTarget::Image(_) => format!(":\n  qemu-img convert -O raw {path} {path}.raw\n  {predict} {path}.raw"),
+        InstallTarget::Disk(_) | InstallTarget::Boot(_) => String::new(),
+    };
+    format!(
+        "Boot loaders measure entries and initrds into PCR 9, GRUB also into PCR 8: with reference values, predict those of the new \
+         boot{predict}\nTo revert:\n  attest-node uninstall {option} {path}\n"
+    )
 }
 
 /// Writes to stdout. A reader that has gone away is no failure.

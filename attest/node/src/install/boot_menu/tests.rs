@@ -268,4 +268,15 @@ fn refuses_other_layouts() {
     refused(&[entry], "the initrd /b of loader/entries/a.conf is not on this filesystem");
     refused(&[entry, ("b", ""), ("bootmap", "")], "zipl");
     refused(&[entry, ("b", ""), ostree], "some boot entries are OSTree deployments");
+    // One that was added after the installation does not keep `uninstall` from its work.
+    let files = coreos();
+    install(&files, INITRD).unwrap();
+    files
+        .write(
+            "loader/entries/later.conf",
+            b"linux /ostree/a/vmlinuz\ninitrd /ostree/a/initramfs.img\n",
+        )
+        .unwrap();
+    uninstall(&files).unwrap();
+    assert!(files.booted("").iter().all(|initrds| initrds.len() == 1));
 }

@@ -163,7 +163,8 @@ fn predicts_grub_values_or_lists_digests_only() {
     }
     let parts = files.predicts("--secure-boot on --kernel vmlinuz --initrd initrd.img --cmdline quiet");
     assert_eq!(pcrs(&parts), (vec![], vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9]));
-    assert_eq!(parts["events"].as_array().unwrap().len(), 6);
+    // The initrd's length is no multiple of four: as it is, and as systemd-boot pads it.
+    assert_eq!(parts["events"].as_array().unwrap().len(), 7);
 }
 
 #[test]

@@ -86,6 +86,8 @@ impl Bench {
                 .args(["-w", "-R", "ea_set /loader/entries/ostree-1.conf security.selinux label"])
                 .arg(ext(&image)),
         );
+        let mode = "set_inode_field /loader/entries/ostree-1.conf mode 0100600";
+        done(Command::new("/usr/sbin/debugfs").args(["-w", "-R", mode]).arg(ext(&image)));
         done(mtool("mformat", &image).args(["-v", "EFI-SYSTEM", "::"]));
         image
     }
@@ -267,6 +269,12 @@ fn coreos_images_load_the_initrd_and_are_restored() {
             .arg(ext(&image)),
     );
     assert!(label.contains("label"), "{label}");
+    let inode = done(
+        Command::new("/usr/sbin/debugfs")
+            .args(["-R", "stat /loader/entries/ostree-1.conf"])
+            .arg(ext(&image)),
+    );
+    assert!(inode.contains("Mode:  0600"), "{inode}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use data_encoding::HEXLOWER;
 use serde::Serialize;
 
 use super::entry::BootEntry;
-use super::filesystem::BootFilesystem;
+use super::filesystem::{BootFilesystem, PARTIAL};
 use crate::failure::{Failure, printable};
 
 /// Folder of the boot entries.
@@ -106,9 +106,9 @@ const NO_ENTRIES: &str =
 pub(super) struct BootMenu<'f, F> {
     filesystem: &'f F,
     layout: Layout,
-    /// Part of the entries' paths that leads to the filesystem's root.
-    prefix: &'static str,
     entries: Vec<(String, BootEntry)>,
+    /// Installed files by path, with their digests, as the manifest has them.
+    installed: BTreeMap<String, String>,
 }
 
 impl<'f, F: BootFilesystem> BootMenu<'f, F> {
@@ -125,22 +125,12 @@ impl<'f, F: BootFilesystem> BootMenu<'f, F> {
                 entries.push((path, entry));
             }
         }
-        let Some(prefix) = prefix(filesystem, &entries)? else {
-            return Err(no_entries(filesystem)?);
-        };
-        if exists(filesystem, ZIPL_MAP)? {
-            return Err(unsupported(
-                "zipl has read the boot entries already: a change has no effect until it is run".to_owned(),
-                "build attest-node into the image with its dracut module",
-            ));
-        }
         let is_ostree = entries.iter().any(|(_, entry)| entry.is_ostree());
-        let layout = if is_ostree { Layout::Ostree } else { Layout::Plain };
         Ok(Self {
             filesystem,
-            layout,
-            prefix,
+            layout: if is_ostree { Layout::Ostree } else { Layout::Plain },
             entries,
+            installed: manifest(filesystem)?,
         })
     }
 
@@ -149,34 +139,39 @@ impl<'f, F: BootFilesystem> BootMenu<'f, F> {
     /// # Errors
     /// [`BootMenuError`]; the system boots as before, or with the initrd.
     pub(super) fn install(&self, initrd: &[u8]) -> Result<BootMenuChange, BootMenuError> {
-        if self.layout == Layout::Ostree && !self.entries.iter().all(|(_, entry)| entry.is_ostree()) {
-            let reason = "some boot entries are OSTree deployments, and some are not".to_owned();
-            return Err(unsupported(reason, "remove the entries that are not booted"));
-        }
+        let Some(prefix) = prefix(self.filesystem, &self.entries)? else {
+            return Err(no_entries(self.filesystem)?);
+        };
+        self.check_layout()?;
         let sha256 = hex(initrd);
         let path = match self.layout {
             Layout::Ostree => format!("{OVERLAYS}/{sha256}.img"),
             Layout::Plain => format!("{FOLDER}/{sha256}.img"),
         };
-        let former = self.manifest()?;
-        let mut installed = former.clone();
-        installed.insert(path.clone(), sha256.clone());
+        let former: Vec<&String> = self.installed.keys().filter(|former| **former != path).collect();
+        let line = format!("{prefix}/{path}");
+        let ours = self.ours();
+        let changed: Vec<_> = self.entries.iter().map(|(_, entry)| entry.with_initrd(&line, &ours)).collect();
+        if let Some((name, _)) = self.entries.iter().find(|(_, entry)| !entry.without_initrds(&ours).has_initrd()) {
+            return Err(unsupported(format!("{name} has no initrd of its own"), "restore this boot entry"));
+        }
+        self.check_unnamed(&former, &changed)?;
+
+        let mut installed = self.installed.clone();
+        installed.insert(path.clone(), sha256);
+        self.remove_partials()?;
         let mut changes = Changes::new(self.filesystem);
         let begun = changes
             .write(MANIFEST, manifest_text(&installed).as_bytes())
             .and_then(|()| changes.write(&path, initrd));
         if let Err(error) = begun {
             // Nothing names the file yet.
-            let _ = self.restore_manifest(&former);
+            let _ = self.restore_manifest();
             return Err(error);
         }
-        let ours: Vec<String> = former.keys().chain([&path]).map(|path| self.in_entry(path)).collect();
-        let line = self.in_entry(&path);
-        for (name, entry) in &self.entries {
-            changes.write(name, entry.with_initrd(&line, &ours).text().as_bytes())?;
-        }
-        for other in former.keys().filter(|former| **former != path) {
-            changes.remove(other)?;
+        self.write_entries(&changed, &mut changes)?;
+        for former in former {
+            changes.remove(former)?;
         }
         installed.retain(|kept, _| *kept == path);
         changes.write(MANIFEST, manifest_text(&installed).as_bytes())?;
@@ -188,21 +183,92 @@ impl<'f, F: BootFilesystem> BootMenu<'f, F> {
     /// # Errors
     /// [`BootMenuError`]; the system boots as before, or without the initrd.
     pub(super) fn uninstall(&self) -> Result<BootMenuChange, BootMenuError> {
-        let installed = self.manifest()?;
-        let ours: Vec<String> = installed.keys().map(|path| self.in_entry(path)).collect();
-        let mut changes = Changes::new(self.filesystem);
-        for (name, entry) in &self.entries {
-            changes.write(name, entry.without_initrds(&ours).text().as_bytes())?;
+        if self.entries.is_empty() && self.installed.is_empty() {
+            return Err(no_entries(self.filesystem)?);
         }
-        for path in installed.keys() {
+        let ours = self.ours();
+        let changed: Vec<_> = self.entries.iter().map(|(_, entry)| entry.without_initrds(&ours)).collect();
+        self.check_unnamed(&self.installed.keys().collect::<Vec<_>>(), &changed)?;
+        self.remove_partials()?;
+        let mut changes = Changes::new(self.filesystem);
+        self.write_entries(&changed, &mut changes)?;
+        for path in self.installed.keys() {
             changes.remove(path)?;
         }
-        if !installed.is_empty() {
+        if !self.installed.is_empty() {
             changes.remove(MANIFEST)?;
             self.filesystem.remove_folder(FOLDER);
             self.filesystem.remove_folder(OVERLAYS);
         }
         Ok(self.finished(changes))
+    }
+
+    /// Checks that the boot loader reads the entries, and that all of them have one layout.
+    fn check_layout(&self) -> Result<(), BootMenuError> {
+        if exists(self.filesystem, ZIPL_MAP)? {
+            return Err(unsupported(
+                "zipl has read the boot entries already: a change has no effect until it is run".to_owned(),
+                "build attest-node into the image with its dracut module",
+            ));
+        }
+        if self.layout == Layout::Ostree && !self.entries.iter().all(|(_, entry)| entry.is_ostree()) {
+            let reason = "some boot entries are OSTree deployments, and some are not".to_owned();
+            return Err(unsupported(reason, "remove the entries that are not booted"));
+        }
+        Ok(())
+    }
+
+    /// Checks that no changed entry names one of these files, which are to be removed.
+    fn check_unnamed(&self, files: &[&String], changed: &[BootEntry]) -> Result<(), BootMenuError> {
+        for ((name, _), entry) in self.entries.iter().zip(changed) {
+            let file = files
+                .iter()
+                .find(|path| path.rsplit('/').next().is_some_and(|file| entry.text().contains(file)));
+            if let Some(file) = file {
+                let reason = format!("{name} names {file} not on a line of its own");
+                return Err(unsupported(reason, "remove this file from the entry"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Paths of installed initrds in entries: those of the manifest, and all in this program's own folder, also if the manifest is lost.
+    fn ours(&self) -> Vec<String> {
+        let is_own = |path: &str| {
+            let file = path.strip_prefix(BOOT).unwrap_or(path).trim_start_matches('/');
+            let digest = file
+                .strip_prefix(FOLDER)
+                .and_then(|rest| rest.strip_prefix('/')?.strip_suffix(".img"));
+            digest.is_some_and(is_digest)
+        };
+        let named = self
+            .entries
+            .iter()
+            .flat_map(|(_, entry)| entry.initrds())
+            .filter(|path| is_own(path));
+        let of_manifest = self
+            .installed
+            .keys()
+            .flat_map(|path| ["", BOOT].map(|prefix| format!("{prefix}/{path}")));
+        named.map(str::to_owned).chain(of_manifest).collect()
+    }
+
+    fn write_entries(&self, changed: &[BootEntry], changes: &mut Changes<'_, F>) -> Result<(), BootMenuError> {
+        for ((name, _), entry) in self.entries.iter().zip(changed) {
+            changes.write(name, entry.text().as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Removes files that a killed run was writing.
+    fn remove_partials(&self) -> Result<(), BootMenuError> {
+        for folder in [ENTRIES, FOLDER, OVERLAYS] {
+            for name in names(self.filesystem, folder)?.iter().filter(|name| name.ends_with(PARTIAL)) {
+                let path = format!("{folder}/{name}");
+                self.filesystem.remove(&path).map_err(|error| file_error(&path, error))?;
+            }
+        }
+        Ok(())
     }
 
     fn finished(&self, changes: Changes<'_, F>) -> BootMenuChange {
@@ -213,30 +279,26 @@ impl<'f, F: BootFilesystem> BootMenu<'f, F> {
         }
     }
 
-    fn restore_manifest(&self, former: &BTreeMap<String, String>) -> io::Result<()> {
-        if former.is_empty() {
+    fn restore_manifest(&self) -> io::Result<()> {
+        if self.installed.is_empty() {
             self.filesystem.remove(MANIFEST)?;
             self.filesystem.remove_folder(FOLDER);
             self.filesystem.remove_folder(OVERLAYS);
             return Ok(());
         }
-        self.filesystem.write(MANIFEST, manifest_text(former).as_bytes())
+        self.filesystem.write(MANIFEST, manifest_text(&self.installed).as_bytes())
     }
+}
 
-    /// Installed files by path, with their digests.
-    fn manifest(&self) -> Result<BTreeMap<String, String>, BootMenuError> {
-        let content = read(self.filesystem, MANIFEST)?.unwrap_or_default();
-        let text = String::from_utf8_lossy(&content);
-        let lines = text.lines().filter_map(|line| line.split_once("  "));
-        // Only what this program can have installed may be removed.
-        let is_ours = |sha256: &str, path: &str| [FOLDER, OVERLAYS].iter().any(|folder| path == format!("{folder}/{sha256}.img"));
-        let installed = lines.filter(|(sha256, path)| is_digest(sha256) && is_ours(sha256, path));
-        Ok(installed.map(|(sha256, path)| (path.to_owned(), sha256.to_owned())).collect())
-    }
-
-    fn in_entry(&self, path: &str) -> String {
-        format!("{}/{path}", self.prefix)
-    }
+/// Reads the manifest: installed files by path, with their digests.
+fn manifest<F: BootFilesystem>(filesystem: &F) -> Result<BTreeMap<String, String>, BootMenuError> {
+    let content = read(filesystem, MANIFEST)?.unwrap_or_default();
+    let text = String::from_utf8_lossy(&content);
+    let lines = text.lines().filter_map(|line| line.split_once("  "));
+    // Only what this program can have installed may be removed.
+    let is_ours = |sha256: &str, path: &str| [FOLDER, OVERLAYS].iter().any(|folder| path == format!("{folder}/{sha256}.img"));
+    let installed = lines.filter(|(sha256, path)| is_digest(sha256) && is_ours(sha256, path));
+    Ok(installed.map(|(sha256, path)| (path.to_owned(), sha256.to_owned())).collect())
 }
 
 /// Changes that were made, with the digests of the files.

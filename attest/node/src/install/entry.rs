@@ -67,6 +67,11 @@ impl BootEntry {
         Self { text }
     }
 
+    /// Returns the paths of all initrds.
+    pub(super) fn initrds(&self) -> impl Iterator<Item = &str> {
+        self.values(INITRD)
+    }
+
     /// Returns the entry without these initrds.
     pub(super) fn without_initrds(&self, paths: &[String]) -> Self {
         let is_ours = |line: &&str| value(line, INITRD).is_some_and(|path| paths.iter().any(|ours| ours == path));

@@ -1,17 +1,21 @@
 //! Boot filesystem: the files that a boot loader reads.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 
+/// Largest file that is read, in bytes: an initrd.
+const FILE_LIMIT_BYTES: u64 = 128 * 1024 * 1024;
+
 /// Suffix of a file that is being written. A killed run leaves it, and no boot loader reads it.
-const PARTIAL: &str = ".attest-node-partial";
+pub(super) const PARTIAL: &str = ".attest-node-partial";
 
 /// Access to a boot filesystem. Paths are relative to its root, and have no leading slash.
 pub(super) trait BootFilesystem {
     /// Returns the names in a folder, sorted; none if the folder does not exist.
     fn names(&self, folder: &str) -> io::Result<Vec<String>>;
-    /// Returns a file's content; `None` if it does not exist.
+    /// Returns a file's content; `None` if it does not exist, or is no regular file.
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>>;
     /// Creates or replaces a file, with its folders.
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()>;
@@ -73,10 +77,19 @@ impl BootFilesystem for MountedFilesystem {
     }
 
     fn read(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
-        match fs::read(self.location(path)?) {
-            Ok(content) => Ok(Some(content)),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-            Err(error) => Err(error),
+        let location = self.location(path)?;
+        let is_file = match fs::metadata(&location) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => false,
+            metadata => metadata?.is_file(),
+        };
+        if !is_file {
+            return Ok(None);
+        }
+        let mut content = Vec::new();
+        File::open(location)?.take(FILE_LIMIT_BYTES + 1).read_to_end(&mut content)?;
+        match u64::try_from(content.len()) {
+            Ok(length) if length <= FILE_LIMIT_BYTES => Ok(Some(content)),
+            _ => Err(io::Error::new(ErrorKind::FileTooLarge, "the file is larger than 128 MiB")),
         }
     }
 
@@ -108,10 +121,16 @@ impl BootFilesystem for MountedFilesystem {
 }
 
 fn replace(path: &Path, partial: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = File::create(partial)?;
+    match fs::remove_file(partial) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Never an existing file: it could be a link.
+    let mut file = File::create_new(partial)?;
     file.write_all(content)?;
     if let Ok(former) = fs::metadata(path) {
-        // A FAT file system has no modes.
+        // A FAT file system has neither.
+        let _ = fchown(&file, Some(former.uid()), Some(former.gid()));
         let _ = file.set_permissions(former.permissions());
     }
     file.sync_all()?;
@@ -155,6 +174,9 @@ mod tests {
         fs::create_dir_all(root.join("loader.1/entries")).unwrap();
         symlink("loader.1", root.join("loader")).unwrap();
         let mounted = MountedFilesystem::open(root).unwrap();
+        symlink(outside.path().join("file"), root.join(format!("entry{PARTIAL}"))).unwrap();
+        mounted_write(root, "entry");
+        assert_eq!(fs::read(outside.path().join("file")).unwrap(), b"x");
         for path in ["folder/new", "folder/file", "file", "up/x"] {
             assert_eq!(mounted.write(path, b"y").unwrap_err().kind(), ErrorKind::PermissionDenied, "{path}");
             assert_eq!(mounted.read(path).unwrap_err().kind(), ErrorKind::PermissionDenied, "{path}");
@@ -165,6 +187,34 @@ mod tests {
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
         mounted.write("loader/entries/x.conf", b"y").unwrap();
         assert_eq!(mounted.names("loader/entries").unwrap(), ["x.conf"]);
+    }
+
+    fn mounted_write(root: &Path, path: &str) {
+        // By another handle: the first one has the lock.
+        let other = MountedFilesystem {
+            root: root.canonicalize().unwrap(),
+            _lock: File::open(root).unwrap(),
+        };
+        other.write(path, b"new").unwrap();
+        assert_eq!(other.read(path).unwrap(), Some(b"new".to_vec()));
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let mounted = MountedFilesystem::open(folder.path()).unwrap();
+        fs::create_dir(folder.path().join("a.conf")).unwrap();
+        let made = std::process::Command::new("mkfifo")
+            .arg(folder.path().join("b.conf"))
+            .status()
+            .unwrap();
+        assert!(made.success());
+        let large = File::create(folder.path().join("c.conf")).unwrap();
+        large.set_len(FILE_LIMIT_BYTES + 1).unwrap();
+        for path in ["a.conf", "b.conf"] {
+            assert_eq!(mounted.read(path).unwrap(), None);
+        }
+        assert_eq!(mounted.read("c.conf").unwrap_err().kind(), ErrorKind::FileTooLarge);
     }
 
     #[test]

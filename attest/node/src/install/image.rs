@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -82,11 +82,27 @@ impl DiskImageFormat {
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct ImageInfo {
+    #[serde(default)]
+    format_specific: FormatInfo,
     backing_filename: Option<String>,
     #[serde(default)]
     snapshots: Vec<serde_json::Value>,
     #[serde(default)]
     encrypted: bool,
+}
+
+#[derive(Default, Deserialize)]
+struct FormatInfo {
+    #[serde(default)]
+    data: Qcow2Info,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Qcow2Info {
+    #[serde(default)]
+    bitmaps: Vec<serde_json::Value>,
+    data_file: Option<String>,
 }
 
 /// Raw copy of an image.
@@ -95,6 +111,8 @@ pub(super) struct ImageCopy {
     original: PathBuf,
     format: DiskImageFormat,
     copy: NamedTempFile,
+    /// Keeps other runs of this program out.
+    _lock: File,
 }
 
 impl ImageCopy {
@@ -116,6 +134,8 @@ impl ImageCopy {
                 "the image is in use: stop the VM, or detach the loop device",
             ));
         }
+        let lock = File::open(&original)?;
+        lock.try_lock()?;
         let mut start = Vec::new();
         File::open(&original)?.take(64 * 1024).read_to_end(&mut start)?;
         let format = DiskImageFormat::detect(&start)?;
@@ -131,7 +151,12 @@ impl ImageCopy {
                 convert(&original, format, copy.path(), DiskImageFormat::Raw)?;
             }
         }
-        Ok(Self { original, format, copy })
+        Ok(Self {
+            original,
+            format,
+            copy,
+            _lock: lock,
+        })
     }
 
     /// Returns whether programs can read the image as a raw one.
@@ -149,7 +174,12 @@ impl ImageCopy {
     /// # Errors
     /// The operating system's, or what qemu-img says; the image is then unchanged.
     pub(super) fn replace_original(self) -> io::Result<()> {
-        let Self { original, format, copy } = self;
+        let Self {
+            original,
+            format,
+            copy,
+            _lock,
+        } = self;
         let finished = match format {
             DiskImageFormat::Raw => copy,
             DiskImageFormat::Qcow2 | DiskImageFormat::DynamicVhd => {
@@ -159,7 +189,10 @@ impl ImageCopy {
             }
         };
         let file = File::open(finished.path())?;
-        file.set_permissions(fs::metadata(&original)?.permissions())?;
+        let former = fs::metadata(&original)?;
+        // Root keeps the owner; for others the image becomes theirs.
+        let _ = fchown(&file, Some(former.uid()), Some(former.gid()));
+        file.set_permissions(former.permissions())?;
         file.sync_all()?;
         finished.persist(&original).map_err(|error| error.error)?;
         let folder = original.parent().unwrap_or(Path::new("/"));
@@ -185,6 +218,12 @@ fn check_single(image: &Path, format: DiskImageFormat) -> io::Result<()> {
         )),
         () if !info.snapshots.is_empty() => Err(invalid(
             "the image has snapshots, which would be lost: delete them first".to_owned(),
+        )),
+        () if !info.format_specific.data.bitmaps.is_empty() => Err(invalid(
+            "the image has bitmaps, which would be lost: remove them first (qemu-img bitmap)".to_owned(),
+        )),
+        () if info.format_specific.data.data_file.is_some() => Err(invalid(
+            "the image has a data file: convert it to one file first (qemu-img convert)".to_owned(),
         )),
         () if info.encrypted => Err(invalid("the image is encrypted: decrypt it first".to_owned())),
         () => Ok(()),

@@ -54,12 +54,19 @@ impl ExtFilesystem {
     /// What e2fsck says.
     pub(super) fn check(&self) -> io::Result<()> {
         let features = self.debugfs(&["show_super_stats -h".to_owned()], false)?;
-        if features
-            .lines()
-            .any(|line| line.starts_with("Filesystem features:") && line.contains("needs_recovery"))
-        {
+        let has = |feature: &str| {
+            features
+                .lines()
+                .any(|line| line.starts_with("Filesystem features:") && line.contains(feature))
+        };
+        if has("needs_recovery") {
             return Err(io::Error::other(
                 "the filesystem was not unmounted: boot the system and shut it down, or run e2fsck",
+            ));
+        }
+        if has("inline_data") {
+            return Err(io::Error::other(
+                "debugfs cannot write files with inline_data: attach the image, and pass --disk",
             ));
         }
         run(Command::new("e2fsck").args(["-f", "-n", &self.device]))
@@ -77,6 +84,25 @@ impl ExtFilesystem {
         let mut debugfs = Command::new("debugfs");
         debugfs.args(writes.then_some("-w")).arg("-f").arg(&script).arg(&self.device);
         Ok(String::from_utf8_lossy(&run(&mut debugfs)?).into_owned())
+    }
+
+    /// Lists a folder: `/inode/mode/uid/gid/name/size/` for each name. With a slash at the end, debugfs follows a link.
+    fn listing(&self, folder: &str) -> io::Result<String> {
+        self.debugfs(&[format!("ls -p \"{}/\"", folder.trim_end_matches('/'))], false)
+    }
+
+    /// Returns mode, UID and GID of a file, in debugfs's notation; `None` if it does not exist.
+    fn owner(&self, absolute: &str) -> io::Result<Option<[String; 3]>> {
+        let (folder, name) = absolute.rsplit_once('/').unwrap_or(("", absolute));
+        let listing = self.listing(folder)?;
+        let found = listing.lines().find_map(|line| {
+            let fields: Vec<&str> = line.strip_prefix('/')?.split('/').collect();
+            match fields.as_slice() {
+                [_, mode, uid, gid, found, ..] if *found == name => Some([mode, uid, gid].map(|field| (*field).to_owned())),
+                _ => None,
+            }
+        });
+        Ok(found)
     }
 
     fn dump(&self, path: &str) -> io::Result<Option<Vec<u8>>> {
@@ -99,8 +125,7 @@ impl BootFilesystem for ExtFilesystem {
     fn names(&self, folder: &str) -> io::Result<Vec<String>> {
         let folder = self.absolute(folder)?;
         // With a slash at the end, it follows a link.
-        let listing = self.debugfs(&[format!("ls -p \"{}/\"", folder.trim_end_matches('/'))], false)?;
-        // /inode/mode/uid/gid/name/size/
+        let listing = self.listing(&folder)?;
         let names = listing.lines().filter_map(|line| line.strip_prefix('/')?.split('/').nth(4));
         let names: BTreeSet<_> = names.filter(|name| !matches!(*name, "" | "." | "..")).collect();
         Ok(names.into_iter().map(str::to_owned).collect())
@@ -113,6 +138,7 @@ impl BootFilesystem for ExtFilesystem {
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
         let absolute = self.absolute(path)?;
         let (folder, name) = absolute.rsplit_once('/').unwrap_or(("", &absolute));
+        let former = self.owner(&absolute)?;
         let source = self.scratch.path().join("content");
         let label = self.scratch.path().join("label");
         fs::write(&source, content)?;
@@ -126,7 +152,13 @@ impl BootFilesystem for ExtFilesystem {
             format!("cd \"{folder}/\""),
             format!("write {} \"{name}\"", source.display()),
         ];
-        commands.extend(["mode 0100644", "uid 0", "gid 0"].map(|field| format!("set_inode_field \"{absolute}\" {field}")));
+        let [mode, uid, gid] = former.unwrap_or_else(|| ["0100644", "0", "0"].map(str::to_owned));
+        let fields = [
+            format!("mode 0{}", mode.trim_start_matches('0')),
+            format!("uid {uid}"),
+            format!("gid {gid}"),
+        ];
+        commands.extend(fields.map(|field| format!("set_inode_field \"{absolute}\" {field}")));
         // Without a label, debugfs leaves an empty file.
         if fs::metadata(&label).is_ok_and(|metadata| metadata.len() > 0) {
             commands.push(format!("ea_set -f {} \"{absolute}\" {LABEL}", label.display()));
@@ -141,7 +173,12 @@ impl BootFilesystem for ExtFilesystem {
     }
 
     fn remove_folder(&self, path: &str) {
-        if let Ok(path) = self.absolute(path) {
+        // debugfs damages a filesystem when it removes a link as a folder.
+        let Ok(path) = self.absolute(path) else { return };
+        if self
+            .owner(&path)
+            .is_ok_and(|owner| owner.is_some_and(|[mode, ..]| mode.starts_with("04")))
+        {
             let _ = self.debugfs(&[format!("rmdir \"{path}\"")], true);
         }
     }

@@ -111,10 +111,13 @@ fn initrd(settings: &InstallOptions) -> Result<Option<Vec<u8>>, Failure> {
     };
     let content = read_limited(path).map_err(|error| invalid(&error.to_string()))?;
     let mut unpacked = Vec::new();
-    let mut decoder = GzDecoder::new(content.as_slice()).take(INITRD_LIMIT_BYTES);
+    let mut decoder = GzDecoder::new(content.as_slice()).take(INITRD_LIMIT_BYTES + 1);
     decoder
         .read_to_end(&mut unpacked)
         .map_err(|_| invalid("it is not compressed with gzip, or damaged"))?;
+    if u64::try_from(unpacked.len()).is_ok_and(|length| length > INITRD_LIMIT_BYTES) {
+        return Err(invalid("it has more than 128 MiB"));
+    }
     let is_ours = CPIO.iter().any(|magic| unpacked.starts_with(magic)) && unpacked.windows(PROGRAM.len()).any(|window| window == PROGRAM);
     if is_ours {
         Ok(Some(content))
@@ -245,7 +248,14 @@ fn in_image(original: &Path, copy: &Path, partition: &Partition, initrd: Option<
                 filesystem = ExtFilesystem::open(copy, partition, "boot/").map_err(failed)?;
             }
             let changed = change_filesystem(&filesystem, initrd)?;
-            filesystem.check().map_err(failed)?;
+            // What debugfs cannot write right, such as attributes outside of the inode.
+            filesystem.check().map_err(|_| {
+                failed(io::Error::other(format!(
+                    "debugfs cannot change this filesystem without damage: as root, attach the image (qemu-nbd --connect=/dev/nbd0 {}), and \
+                     pass --disk /dev/nbd0",
+                    original.display()
+                )))
+            })?;
             Ok(changed)
         }
         "vfat" => {

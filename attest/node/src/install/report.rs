@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::boot_menu::BootMenuChange;
 use super::{InstallOptions, InstallTarget};
+use crate::failure::printable;
 
 /// Boot filesystem with what was changed on it.
 #[derive(Debug, Serialize)]
@@ -52,7 +53,8 @@ pub(super) fn text(settings: &InstallOptions, changed: &ChangedTarget) -> String
                 (None, after) => ("created", after.clone().unwrap_or_default()),
             };
             // Writing to a String cannot fail.
-            let _ = writeln!(text, "{word} {}/{} (sha256 {digests})", on.display(), file.path);
+            let path = printable(&format!("{}/{}", on.display(), file.path));
+            let _ = writeln!(text, "{word} {path} (sha256 {digests})");
         }
     }
     let entries: usize = filesystems.iter().map(|filesystem| filesystem.change.entries.len()).sum();

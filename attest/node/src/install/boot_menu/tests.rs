@@ -238,13 +238,56 @@ fn another_overlay_and_a_forged_manifest_are_left_alone() {
     assert_eq!(files, before);
 
     let digest = "c".repeat(64);
-    for path in ["../etc/passwd", "ostree/a/initramfs.img", "attest-node/x.img", entry] {
+    for path in [
+        "../etc/passwd",
+        "ostree/a/initramfs.img",
+        "attest-node/x.img",
+        "loader/entries/ostree-1.conf",
+    ] {
         let files = coreos();
         files.write(MANIFEST, format!("{digest}  {path}\n").as_bytes()).unwrap();
         let before = files.clone();
         assert!(uninstall(&files).unwrap().changes.is_empty());
         assert_eq!(files, before);
     }
+}
+
+/// The manifest is lost; or an entry was changed so that a file cannot be taken out of it.
+#[test]
+fn removes_only_lines_that_it_can_tell() {
+    let files = plain();
+    let before = files.clone();
+    install(&files, INITRD).unwrap();
+    files.remove(MANIFEST).unwrap();
+    uninstall(&files).unwrap();
+    assert_eq!(files.text("loader/entries/id-6.1.conf"), before.text("loader/entries/id-6.1.conf"));
+
+    let files = plain();
+    install(&files, INITRD).unwrap();
+    let (entry, line) = (
+        "loader/entries/id-6.1.conf",
+        format!("initrd /boot/attest-node/{}.img", hex(INITRD)),
+    );
+    let text = files.text(entry);
+    let check = |changed: String, install_says: &str, uninstall_works: bool| {
+        let files = files.clone();
+        files.write(entry, changed.as_bytes()).unwrap();
+        let before = files.clone();
+        let error = install(&files, NEWER).unwrap_err().to_string();
+        assert!(error.contains(install_says), "{error}");
+        assert_eq!(files, before);
+        assert_eq!(uninstall(&files).is_ok(), uninstall_works);
+    };
+    let second_word = text
+        .replace(&format!("\n{line}"), "")
+        .replace("/boot/initrd.img-6.1", &format!("/boot/initrd.img-6.1 {}", &line[7..]));
+    check(second_word, "not on a line of its own", false);
+    check(text.replace("initrd /boot/initrd.img-6.1\n", ""), "has no initrd of its own", true);
+
+    // The system's entries are gone: what is installed can still be removed.
+    files.remove(entry).unwrap();
+    uninstall(&files).unwrap();
+    assert!(files.files.borrow().keys().all(|path| path == "initrd.img-6.1"), "{files:?}");
 }
 
 fn refused(files: &[(&str, &str)], reason: &str) {

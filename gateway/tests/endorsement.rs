@@ -153,7 +153,7 @@ async fn attack_32_refuses_evidence_after_the_ek_root_was_removed() {
         answer.refused(403, "ek-not-endorsed");
         drop(gateway.attest(certified(&other), None).await.ticket());
         let record = gateway.records().pop().unwrap();
-        assert_eq!(record["basis"]["ek_roots"].as_array().unwrap().len(), 1, "{record}");
+        assert!(record["basis"]["ek_roots"].is_string(), "{record}");
     }
 }
 

@@ -407,7 +407,7 @@ fn audit_replays_decisions_and_detects_altered_records() {
     let pcr_0 = |record: &mut serde_json::Value| record["basis"]["evidence"]["tpm"]["pcrs"]["0"] = "00".repeat(32).into();
     found(&pcr_0, "trusted");
     found(&|record| record["basis"]["challenge"]["pool"] = "master".into(), "trusted");
-    found(&|record| record["basis"]["ek_roots"] = serde_json::json!([]), "trusted");
+    found(&|record| record["basis"]["ek_roots"] = serde_json::Value::Null, "trusted");
     found(&|record| record["basis"]["event_log_sha256"] = "00".repeat(32).into(), "trusted");
     found(&|record| record["at"] = 9_999_999_999_u64.into(), "trusted");
     found(&|record| record["verdict"] = "trusted".into(), "refused");

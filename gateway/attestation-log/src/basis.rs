@@ -42,10 +42,10 @@ pub struct Basis {
     /// Name that the administrator gave it there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowlisted_name: Option<String>,
-    /// SHA-256 of each configured root and intermediate: the names of their files among the blobs.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ek_roots: Vec<String>,
-    /// Roots among them that are not self-issued, but that the administrator names as roots.
+    /// SHA-256 of the usable CAs of TPM manufacturers, in PEM, one after the other: the name of their file among the blobs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ek_roots: Option<String>,
+    /// SHA-256 of the DER of those that are not self-issued, but that the administrator names as roots.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ek_named_roots: Vec<String>,
     /// Policy of the pool at that time.

@@ -19,8 +19,8 @@ use flate2::write::GzEncoder;
 
 use super::file_type::is_file;
 
-/// Largest evidence that is read back: larger was never accepted.
-pub(super) const CONTENT_LIMIT_BYTES: u64 = 4 * 1024 * 1024;
+/// Longest content that is read back, in bytes. The longest one is the CAs of all TPM manufacturers.
+pub const BLOB_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Most of what [`Blobs::remembering`] holds: the event logs of a thousand models, and the CAs of all makers.
 const READ_ONCE_LIMIT_BYTES: usize = 64 * 1024 * 1024;
@@ -231,7 +231,7 @@ impl Blobs {
         let path = self.path(name);
         let mut content = Vec::new();
         File::open(&path)
-            .and_then(|file| GzDecoder::new(file).take(CONTENT_LIMIT_BYTES).read_to_end(&mut content))
+            .and_then(|file| GzDecoder::new(file).take(BLOB_LIMIT_BYTES).read_to_end(&mut content))
             .map_err(|source| BlobError::Io {
                 path: path.clone(),
                 source,

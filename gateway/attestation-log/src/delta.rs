@@ -14,8 +14,10 @@ use zstd::bulk::Decompressor;
 use zstd::dict::EncoderDictionary;
 use zstd::zstd_safe::CCtx;
 
-use super::blobs::{BlobError, Blobs, CONTENT_LIMIT_BYTES};
+use super::blobs::{BlobError, Blobs};
 
+/// Longest event log that is made again from a difference, in bytes: a longer one was never accepted.
+const EVENT_LOG_LIMIT_BYTES: usize = 4 * 1024 * 1024;
 /// Most logs that are kept as bases; beyond it, the least recently used one is dropped.
 const BASES_LIMIT: usize = 16;
 /// Most bases that one log is compared with in a round.
@@ -235,7 +237,7 @@ pub fn event_log(blobs: &Blobs, sha256: &str, difference: Option<&LogDifference>
         problem,
     };
     let base = blobs.get(from)?;
-    let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap_or(usize::MAX);
+    let limit = EVENT_LOG_LIMIT_BYTES;
     if Decompressor::upper_bound(&zstd.0).is_some_and(|length| length > limit) {
         return Err(wrong(format!("its difference stands for more than {limit} bytes")));
     }

@@ -49,7 +49,7 @@ mod writer_lock;
 
 pub use acceptable::{Acceptable, AcceptableRow, accept_command};
 pub use basis::{Basis, CloudBasis, RecordedAnswer};
-pub use blobs::{BlobError, Blobs};
+pub use blobs::{BLOB_LIMIT_BYTES, BlobError, Blobs};
 pub use by_command::CommandLog;
 pub use chain::{ChainBeginning, ChainProgress, LineHash, LinesBefore, Link, Point, UncoveredLines, Why, link_of};
 pub use checkpoint::{Checkpoint, CheckpointLine};

@@ -110,17 +110,7 @@ impl Certificate {
 
     #[must_use]
     pub fn pem(&self) -> String {
-        let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
-        let encoded = BASE64.encode(&self.der);
-        let mut rest = encoded.as_str();
-        while !rest.is_empty() {
-            let (line, after) = rest.split_at_checked(PEM_LINE_CHARACTERS).unwrap_or((rest, ""));
-            text.push_str(line);
-            text.push('\n');
-            rest = after;
-        }
-        text.push_str("-----END CERTIFICATE-----\n");
-        text
+        pem(&self.der)
     }
 
     /// Returns whether it is valid at that time, by its dates alone.
@@ -162,4 +152,19 @@ fn names(certificate: &X509Certificate<'_>) -> Vec<String> {
         _ => None,
     };
     alternatives.value.general_names.iter().filter_map(name).collect()
+}
+
+/// Returns the PEM of a certificate, given its DER.
+pub(super) fn pem(der: &[u8]) -> String {
+    let mut text = "-----BEGIN CERTIFICATE-----\n".to_owned();
+    let encoded = BASE64.encode(der);
+    let mut rest = encoded.as_str();
+    while !rest.is_empty() {
+        let (line, after) = rest.split_at_checked(PEM_LINE_CHARACTERS).unwrap_or((rest, ""));
+        text.push_str(line);
+        text.push('\n');
+        rest = after;
+    }
+    text.push_str("-----END CERTIFICATE-----\n");
+    text
 }

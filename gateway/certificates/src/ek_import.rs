@@ -12,7 +12,7 @@ use attest_system::files;
 
 use super::Certificate;
 use super::ek_bundle::{EkBundle, one_line};
-use super::ek_roots::{self, EkCaRole, EkRootsFolder};
+use super::ek_roots::{self, EkCaRole, EkRootsFolder, EkRootsTooLarge};
 
 /// First line of an imported file.
 const HEADING: &str = "# attest-gateway ek-roots import";
@@ -94,8 +94,10 @@ impl EkProvenance {
 
 impl EkImportPlan {
     /// Compares a bundle with the contents of the folder. A certificate is added if it is usable together with both.
-    #[must_use]
-    pub fn new(bundle: EkBundle, folder: &EkRootsFolder, now: UnixTime) -> Self {
+    ///
+    /// # Errors
+    /// [`EkRootsTooLarge`], if the folder would be too large.
+    pub fn new(bundle: EkBundle, folder: &EkRootsFolder, now: UnixTime) -> Result<Self, EkRootsTooLarge> {
         let in_folder: BTreeMap<String, PlannedCa> = folder
             .authorities()
             .map(|ca| (sha256(&ca.certificate), PlannedCa::from(ca)))
@@ -149,17 +151,17 @@ impl EkImportPlan {
                 }),
             }
         }
-        plan.refuse_unusable(folder);
+        plan.refuse_unusable(folder)?;
         plan.dropped = dropped(&bundle.name, folder, &in_folder, &seen);
-        plan
+        Ok(plan)
     }
 
     /// Moves certificates that cannot be used to the refused ones.
-    fn refuse_unusable(&mut self, folder: &EkRootsFolder) {
-        let added = self.added.iter().map(|ca| ca.certificate.der.clone());
-        let all = folder.certificates.iter().cloned().chain(added);
-        let (_, problems) = ek_roots::sorted(all, &folder.named_roots);
+    fn refuse_unusable(&mut self, folder: &EkRootsFolder) -> Result<(), EkRootsTooLarge> {
+        let all = || folder.certificates.iter().chain(self.added.iter().map(|ca| &ca.certificate.der));
+        let (_, problems) = ek_roots::sorted(all().cloned(), &folder.named_roots);
         let problems: BTreeMap<String, EkRootProblem> = problems.into_iter().map(|problem| (problem.sha256, problem.problem)).collect();
+        EkRootsTooLarge::check(ek_roots::pem_of_usable(all(), |sha256| problems.contains_key(sha256)).len())?;
         for candidate in std::mem::take(&mut self.added) {
             match problems.get(&sha256(&candidate.certificate)) {
                 None => self.added.push(candidate),
@@ -169,6 +171,7 @@ impl EkImportPlan {
                 }
             }
         }
+        Ok(())
     }
 
     /// Returns the number of certificates that would be added, by manufacturer.

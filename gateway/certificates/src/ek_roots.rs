@@ -7,18 +7,23 @@ use std::sync::Arc;
 use attest::tpm::ek_certificate::EkRootProblem;
 use attest::{EkRoots, EkRootsError};
 use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
 
+use super::certificate::pem;
 use super::folder::{self, CertificateFolder, CertificateFolderError};
 use super::{Certificate, Fingerprint};
+
+/// Maximum length of [`EkRootsFolder::pem`] in bytes. A bundle of the maximum size ([`super::ek_bundle`]) fits.
+pub const PEM_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
 /// Contents of the folder.
 #[derive(Debug, Clone)]
 pub struct EkRootsFolder {
     /// The usable certificates, as trust anchors.
     pub roots: Arc<EkRoots>,
-    /// Every certificate that was read, usable or not, for auditors.
+    /// Every certificate that was read, usable or not.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// Certificates that are roots by the names of their files; a self-issued one is a root in any case.
+    /// Usable certificates that are roots by the names of their files; a self-issued one is a root in any case.
     pub named_roots: Vec<CertificateDer<'static>>,
     /// Files and certificates that were left out, with reasons. Leaving out is safe, and one bad certificate must not stop a gateway.
     pub refused: Vec<String>,
@@ -72,6 +77,13 @@ pub struct EkCa<'a> {
 }
 
 impl EkRootsFolder {
+    /// Returns the usable certificates as PEM, one after the other, for auditors: [`read_pem`] and [`sorted`] make the same trust anchors of
+    /// them.
+    #[must_use]
+    pub fn pem(&self) -> String {
+        pem_of_usable(&self.certificates, |sha256| self.unusable.contains(sha256))
+    }
+
     /// Returns every certificate that can be parsed, with its file.
     pub fn authorities(&self) -> impl Iterator<Item = EkCa<'_>> {
         self.files.iter().zip(&self.certificates).filter_map(|(file, der)| {
@@ -95,8 +107,34 @@ impl EkRootsFolder {
 
 /// The folder cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct EkRootsFolderError(#[from] CertificateFolderError);
+pub enum EkRootsFolderError {
+    #[error(transparent)]
+    Folder(#[from] CertificateFolderError),
+    #[error("{}: {error}", .folder.display())]
+    TooLarge { folder: PathBuf, error: EkRootsTooLarge },
+}
+
+/// The usable CAs are longer than a record of an attestation can name.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the usable CAs of TPM manufacturers have {bytes} bytes as PEM, and the limit is {PEM_LIMIT_BYTES}: keep only those of manufacturers whose TPMs you have"
+)]
+pub struct EkRootsTooLarge {
+    bytes: usize,
+}
+
+impl EkRootsTooLarge {
+    /// Compares the length of [`EkRootsFolder::pem`] with [`PEM_LIMIT_BYTES`].
+    ///
+    /// # Errors
+    /// [`EkRootsTooLarge`].
+    pub(super) const fn check(bytes: usize) -> Result<(), Self> {
+        match bytes > PEM_LIMIT_BYTES {
+            true => Err(Self { bytes }),
+            false => Ok(()),
+        }
+    }
+}
 
 /// Reads every `*.pem`, `*.crt`, `*.cer` and `*.der` of a folder. A self-issued certificate is a root, and so is one in a file named
 /// `*.root.pem` ([`folder::is_named_root`]). A missing folder counts as empty: then only the allowlist endorses.
@@ -111,7 +149,7 @@ pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
     let (mut refused, mut broken) = (unreadable.clone(), unreadable);
     let named = found.iter().filter(|found| folder::is_named_root(&found.path));
     let named = named.map(|found| found.certificate.clone());
-    let named_roots: Vec<_> = named.filter(|certificate| !EkRoots::is_self_issued(certificate)).collect();
+    let mut named_roots: Vec<_> = named.filter(|certificate| !EkRoots::is_self_issued(certificate)).collect();
     let (roots, problems) = sorted(found.iter().map(|found| found.certificate.clone()), &named_roots);
     let mut files: BTreeMap<String, &Path> = BTreeMap::new();
     for found in &found {
@@ -127,8 +165,9 @@ pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
         refused.push(message);
         unusable.insert(problem.sha256.clone());
     }
+    named_roots.retain(|root| !unusable.contains(&Fingerprint::of(root).to_string()));
     let (files, certificates) = found.into_iter().map(|found| (found.path, found.certificate)).unzip();
-    Ok(EkRootsFolder {
+    let read = EkRootsFolder {
         roots: Arc::new(roots),
         certificates,
         named_roots,
@@ -136,7 +175,38 @@ pub fn load(folder: &Path) -> Result<EkRootsFolder, EkRootsFolderError> {
         broken,
         files,
         unusable,
-    })
+    };
+    match EkRootsTooLarge::check(read.pem().len()) {
+        Ok(()) => Ok(read),
+        Err(error) => Err(EkRootsFolderError::TooLarge {
+            folder: folder.to_owned(),
+            error,
+        }),
+    }
+}
+
+/// Returns the certificates as PEM, without those whose SHA-256 is that of an unusable one.
+pub(super) fn pem_of_usable<'c>(
+    certificates: impl IntoIterator<Item = &'c CertificateDer<'static>>,
+    is_unusable: impl Fn(&str) -> bool,
+) -> String {
+    let usable = certificates
+        .into_iter()
+        .filter(|certificate| !is_unusable(&Fingerprint::of(certificate).to_string()));
+    usable.map(|certificate| pem(certificate)).collect()
+}
+
+/// Reads [`EkRootsFolder::pem`], and accepts no other form of it.
+///
+/// # Errors
+/// The problem, as text.
+pub fn read_pem(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_slice_iter(text).map(|found| found.map(CertificateDer::into_owned));
+    let certificates: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+    match pem_of_usable(&certificates, |_| false).as_bytes() == text {
+        true => Ok(certificates),
+        false => Err("it holds other text than certificates in PEM".to_owned()),
+    }
 }
 
 /// Separates roots from intermediates. Unusable certificates are left out and reported.
@@ -207,6 +277,54 @@ mod tests {
             "{:?}",
             read.refused
         );
+    }
+
+    #[test]
+    fn reads_the_usable_certificates_back_from_their_pem() {
+        let folder = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let ca = |name: &str| {
+            let mut params = CertificateParams::default();
+            params.distinguished_name.push(DnType::CommonName, name);
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            params
+        };
+        let root = ca("Root").self_signed(&key).unwrap();
+        let issued = |name: &str, by: &str| ca(name).signed_by(&key, &Issuer::from_params(&ca(by), &key)).unwrap();
+        for (file, content) in [
+            ("a.der", issued("Intermediate", "Root").der().as_ref()),
+            ("b.der", root.der().as_ref()),
+            ("c.root.der", issued("Published", "Hidden").der().as_ref()),
+            ("orphan.der", issued("Orphan", "Missing").der().as_ref()),
+            ("garbage.root.der", b"no certificate"),
+            ("cut.der", &root.der()[..100]),
+        ] {
+            fs::write(folder.path().join(file), content).unwrap();
+        }
+        let read = load(folder.path()).unwrap();
+        assert_eq!((read.certificates.len(), read.refused.len(), read.named_roots.len()), (6, 3, 1));
+        let pem = read.pem();
+        let back = read_pem(pem.as_bytes()).unwrap();
+        assert_eq!(
+            back,
+            [&read.certificates[0], &read.certificates[1], &read.certificates[2]].map(Clone::clone)
+        );
+        let (roots, problems) = sorted(back, &read.named_roots);
+        assert_eq!((roots.makers(), problems.len()), (read.roots.makers(), 0));
+        assert_eq!(read_pem(b"").unwrap(), []);
+        let key = "-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n";
+        for altered in [
+            &pem[..pem.len() - 1],
+            &pem[1..],
+            &format!("{pem}\n"),
+            &format!("x\n{pem}"),
+            &format!("{pem}{key}"),
+            &pem.replace('\n', "\r\n"),
+            &pem.replacen('\n', "\n\n", 1),
+            "x",
+        ] {
+            assert!(read_pem(altered.as_bytes()).is_err(), "{altered}");
+        }
     }
 
     #[test]

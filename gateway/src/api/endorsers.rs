@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use attest::{EkDigest, Endorsements};
+use attest_certificates::Fingerprint;
 use attest_certificates::ek_roots::{self, EkRootsFolder, EkRootsFolderError};
 use attest_log::{Basis, BlobError, Blobs, CloudBasis};
 use attest_machines::enrolment::{self, EkRecord};
@@ -30,25 +31,28 @@ pub struct Endorsers {
 #[derive(Debug)]
 pub struct EkRootsInUse {
     folder: EkRootsFolder,
-    /// The blobs that hold these certificates: written once, and named in each record.
-    blobs: Vec<String>,
-    /// Those that are roots because the administrator names them so.
-    named_root_blobs: Vec<String>,
+    /// SHA-256 of each certificate.
+    digests: Vec<String>,
+    /// SHA-256 of those that are roots because the administrator names them so.
+    named_root_digests: Vec<String>,
+    /// The blob that holds the usable ones: written once, and named in each record. `None` without any.
+    blob: Option<String>,
     /// Cache of manufacturers' certificate chains that were verified for a challenge: its evidence depends on them, too.
     chains: Arc<RecentChains>,
 }
 
 impl EkRootsInUse {
     fn keep(folder: EkRootsFolder, blobs: &Blobs) -> Result<Self, BlobError> {
-        let mut names = Vec::new();
-        for certificate in &folder.certificates {
-            let name = Blobs::name(certificate);
-            blobs.put(&name, certificate)?;
-            names.push(name);
+        let pem = folder.pem();
+        let blob = (!pem.is_empty()).then(|| Blobs::name(pem.as_bytes()));
+        if let Some(name) = &blob {
+            blobs.put(name, pem.as_bytes())?;
         }
+        let digests = |of: &[_]| of.iter().map(|der| Fingerprint::of(der).to_string()).collect();
         Ok(Self {
-            named_root_blobs: folder.named_roots.iter().map(|root| Blobs::name(root)).collect(),
-            blobs: names,
+            digests: digests(&folder.certificates),
+            named_root_digests: digests(&folder.named_roots),
+            blob,
             folder,
             chains: Arc::default(),
         })
@@ -63,13 +67,13 @@ impl EkRootsInUse {
     /// Returns the certificates that endorse EKs, by the SHA-256 of their DER.
     #[must_use]
     pub fn certificates(&self) -> &[String] {
-        &self.blobs
+        &self.digests
     }
 
     /// Returns those of them that are roots because the administrator names them so.
     #[must_use]
     pub fn named_roots(&self) -> &[String] {
-        &self.named_root_blobs
+        &self.named_root_digests
     }
 }
 
@@ -183,8 +187,8 @@ impl Endorsers {
         basis.allowlisted_name = vouched.allowlisted.as_ref().and_then(|record| record.name.clone());
         match &vouched.by {
             RootsTaken::OfMakers(makers) => {
-                basis.ek_roots.clone_from(&makers.blobs);
-                basis.ek_named_roots.clone_from(&makers.named_root_blobs);
+                basis.ek_roots.clone_from(&makers.blob);
+                basis.ek_named_roots.clone_from(&makers.named_root_digests);
             }
             RootsTaken::OfGoogle => basis.cloud.vtpm_roots.clone_from(&self.cloud_blobs.vtpm_roots),
             RootsTaken::None => {}
@@ -244,6 +248,11 @@ mod tests {
     use super::*;
     use crate::settings::Settings;
 
+    #[test]
+    fn blob_of_the_largest_folder_of_ek_roots_can_be_read() {
+        assert!(u64::try_from(ek_roots::PEM_LIMIT_BYTES).unwrap() <= attest_log::BLOB_LIMIT_BYTES);
+    }
+
     /// A decision by roots that were replaced meanwhile is outdated; one that depended on none is not.
     #[test]
     fn evidence_verified_by_replaced_ek_roots_is_outdated() {
@@ -271,8 +280,9 @@ mod tests {
         let after = endorsers.reload_ek_roots(&roots).unwrap().unwrap();
         assert!(!endorsers.is_current(Some(&before)));
         assert!(endorsers.is_current(Some(&after)) && endorsers.is_current(None));
-        // Records name the certificate: it is kept.
-        let [name] = after.certificates() else { panic!("{after:?}") };
-        assert!(blobs.get(name).is_ok());
+        // Records name the file of the certificates: it is kept.
+        let content = blobs.get(after.blob.as_ref().unwrap()).unwrap();
+        assert_eq!(ek_roots::read_pem(&content).unwrap(), after.folder().certificates);
+        assert_eq!(before.blob, None);
     }
 }

@@ -2,6 +2,7 @@
 
 mod bundle;
 mod odd_bundles;
+mod records;
 
 use std::fs;
 use std::path::Path;

@@ -6,6 +6,9 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use attest_certificates::ek_roots::PEM_LIMIT_BYTES;
+use rcgen::{CustomExtension, DnType};
+
 use super::bundle::{KEY, ca, contents, fingerprint, folder, issued, many, pem, root};
 use super::{count, import, report};
 use crate::support::{Gateway, program};
@@ -115,6 +118,37 @@ fn imports_ten_thousand_certificates() {
     assert!(
         checked.contains("10000 certificates, which endorse TPMs of Maker 0 (1000), Maker 1 (1000)"),
         "{checked}"
+    );
+}
+
+/// A record could not name more: the gateway refuses to use them, and an import to bring them.
+#[test]
+fn refuses_more_ek_roots_than_a_record_can_name() {
+    let gateway = Gateway::init();
+    let mut large = ca("A maker", "Large");
+    large.custom_extensions = vec![CustomExtension::from_oid_content(&[1, 3, 6, 1, 4, 1, 99_999], vec![0; 7000])];
+    let certificate = root(&large);
+    let count = PEM_LIMIT_BYTES / pem(&certificate).len();
+    let roots = gateway.path("ek-roots");
+    let first = roots.join("0.der");
+    fs::write(&first, &certificate).unwrap();
+    (1..count).for_each(|number| fs::hard_link(&first, roots.join(format!("{number}.der"))).unwrap());
+    let bundle = gateway.path("more.pem");
+    large.distinguished_name.push(DnType::CommonName, "Larger");
+    fs::write(&bundle, pem(&root(&large))).unwrap();
+    let before = contents(&roots).len();
+    let refusal = "bytes as PEM, and the limit is 67108864: keep only those of manufacturers whose TPMs you have";
+    let (done, said) = import(&gateway, &bundle, &["--yes"]);
+    // The folder alone is not too large.
+    assert!(!done && said.contains(refusal) && !said.contains("ek-roots: "), "{said}");
+    assert_eq!(contents(&roots).len(), before);
+    // By hand.
+    fs::copy(&bundle, roots.join("more.pem")).unwrap();
+    let output = gateway.try_command(&["check"]);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(
+        !output.status.success() && said.contains("ek-roots: ") && said.contains(refusal),
+        "{said}"
     );
 }
 

@@ -134,7 +134,7 @@ fn reports_an_event_log_that_cannot_be_reconstructed() {
 fn delta_is_not_decompressed_beyond_the_content_limit() {
     let ((_folder, blobs), likenesses) = (site(), DeltaBases::default());
     let base = store_log(&likenesses, &blobs, &log(1, 1, 8192));
-    let limit = usize::try_from(CONTENT_LIMIT_BYTES).unwrap();
+    let limit = EVENT_LOG_LIMIT_BYTES;
     let read = |zstd: Vec<u8>, sha256: &str| {
         let from = base.sha256.clone();
         event_log(&blobs, sha256, Some(&LogDifference { from, zstd: Blob(zstd) }))

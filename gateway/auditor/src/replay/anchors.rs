@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use attest::EkRoots;
 use attest::aws::identity_document::RegionCertificates;
 use attest::aws::nitro_tpm::NitroRoots;
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::GoogleKeys;
 use attest::tpm::vtpm::VtpmRoots;
+use attest_certificates::Fingerprint;
 use attest_certificates::cloud_roots::{azure_trust_of, azure_vtpm_roots_of, vtpm_roots_of};
+use attest_certificates::ek_roots;
 use attest_log::{Blobs, CloudBasis};
 use rustls_pki_types::CertificateDer;
 
@@ -60,6 +63,30 @@ pub(super) fn endorsements(basis: &CloudBasis, blobs: &Blobs) -> Result<CloudEnd
         azure,
         azure_vtpm,
     })
+}
+
+/// Returns the CAs of TPM manufacturers as they were then: those in the blob `name`. `named_roots` has the SHA-256 of those among them that
+/// are roots without being self-issued.
+pub(super) fn ek_roots(name: Option<&str>, named_roots: &[String], blobs: &Blobs) -> Result<EkRoots, ReplayError> {
+    let wrong = |problem: String| ReplayError::Anchor {
+        what: "file of CAs of TPM manufacturers",
+        problem,
+    };
+    let certificates = match name {
+        Some(name) => ek_roots::read_pem(&blobs.get(name)?).map_err(wrong)?,
+        None => Vec::new(),
+    };
+    let by_digest: BTreeMap<String, &CertificateDer<'static>> = certificates
+        .iter()
+        .map(|certificate| (Fingerprint::of(certificate).to_string(), certificate))
+        .collect();
+    let named = named_roots.iter().map(|digest| {
+        let found = by_digest.get(digest).map(|certificate| CertificateDer::clone(certificate));
+        found.ok_or_else(|| wrong(format!("it lacks the recorded root {digest}")))
+    });
+    let named = named.collect::<Result<Vec<_>, _>>()?;
+    let (roots, _) = ek_roots::sorted(certificates, &named);
+    Ok(roots)
 }
 
 /// The roots of instances' vTPMs, as they were then.

@@ -12,7 +12,6 @@ use attest::{
     machine_objects,
 };
 use attest_certificates::Certificate;
-use attest_certificates::ek_roots;
 use attest_certificates::kubelet::{
     Authorities, KubeletError, NamePatterns, PatternError, PresentedCertificate, VerifiedKubelet, WrongPool, verify as verify_certificate,
 };
@@ -166,16 +165,11 @@ pub fn verify(line: &str, blobs: &Blobs) -> Result<ReplayedVerification, ReplayE
     }
     let mut endorsements = match anchors::vtpm_roots(&basis.cloud, blobs)? {
         Some(roots) => Endorsements::for_gcp_instances(roots),
-        None => {
-            let read = |names: &[String]| {
-                names
-                    .iter()
-                    .map(|name| Ok(blobs.get(name)?.into()))
-                    .collect::<Result<Vec<_>, BlobError>>()
-            };
-            let (roots, _) = ek_roots::sorted(read(&basis.ek_roots)?, &read(&basis.ek_named_roots)?);
-            Endorsements::new(Arc::new(roots))
-        }
+        None => Endorsements::new(Arc::new(anchors::ek_roots(
+            basis.ek_roots.as_deref(),
+            &basis.ek_named_roots,
+            blobs,
+        )?)),
     };
     if let (true, Some(subject)) = (basis.allowlisted, &challenge.subject.tpm) {
         endorsements = endorsements.allow(subject.attester.ek_digest().map_err(Reject::from)?);

@@ -19,7 +19,7 @@ use crate::commands::{OutputOption, output, visible};
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: show what an import would add, then import\n  attest-gateway ek-roots import tpm_cert_store\n  attest-gateway ek-roots import tpm_cert_store --yes\n\nExample: only the CAs of one manufacturer\n  attest-gateway ek-roots import TrustedTpm/AMD --yes\n\nA bundle is a PEM or DER file, or a folder with files *.pem, *.crt, *.cer and *.der, also in subfolders. It has at most 32 MiB and\n20,000 certificates. The command verifies no signature over a bundle: compare its SHA-256 with the one that its publisher states. Of a\nfolder, it is the SHA-256 of the lines that sha256sum prints for these files, sorted by path.\n\nEach line of the difference begins with + (added), = (already there), - (in the folder from an earlier bundle of this name, and no\nlonger in this one; it stays there) or ! (refused, with the reason).\n\nThe added CAs are written into one new file in the folder ek_roots, whole or not at all. Its comments name the bundle, its SHA-256 and\nthe time. Running gateways use it at once. To trust a CA no longer, delete it from the file.\n\nEach record of an attestation to a pool that trusts manufacturers names all CAs in the folder: import those of manufacturers whose\nTPMs you have.\n\nThe exit code is 1 if the bundle has no usable CA."
+    after_help = "Example: show what an import would add, then import\n  attest-gateway ek-roots import tpm_cert_store\n  attest-gateway ek-roots import tpm_cert_store --yes\n\nExample: only the CAs of one manufacturer\n  attest-gateway ek-roots import TrustedTpm/AMD --yes\n\nA bundle is a PEM or DER file, or a folder with files *.pem, *.crt, *.cer and *.der, also in subfolders. It has at most 32 MiB and\n20,000 certificates. The command verifies no signature over a bundle: compare its SHA-256 with the one that its publisher states. Of a\nfolder, it is the SHA-256 of the lines that sha256sum prints for these files, sorted by path.\n\nEach line of the difference begins with + (added), = (already there), - (in the folder from an earlier bundle of this name, and no\nlonger in this one; it stays there) or ! (refused, with the reason).\n\nThe added CAs are written into one new file in the folder ek_roots, whole or not at all. Its comments name the bundle, its SHA-256 and\nthe time. Running gateways use it at once. To trust a CA no longer, delete it from the file.\n\nThe usable CAs in the folder have together at most 64 MiB as PEM: an import that would bring more is refused.\n\nThe exit code is 1 if the bundle has no usable CA."
 )]
 pub(crate) struct Arguments {
     /// The bundle: a file or a folder.
@@ -46,7 +46,7 @@ pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
     };
     let changes = arguments.yes && !arguments.dry_run;
     let _lock = changes.then(|| lock(&settings.ek_roots)).transpose()?;
-    let plan = EkImportPlan::new(bundle, &ek_roots::load(&settings.ek_roots)?, now);
+    let plan = EkImportPlan::new(bundle, &ek_roots::load(&settings.ek_roots)?, now)?;
     let written = (changes && !plan.added.is_empty()).then(|| write(&settings, &plan, &provenance));
     let written = written.transpose()?;
     let EkProvenance { bundle, sha256, .. } = &provenance;

@@ -51,6 +51,32 @@ async fn moved_log_keeps_blobs_even_without_new_lines() {
     assert_eq!(unnamed_blobs::noted(&site.log()).unwrap(), names(&["gone"]));
 }
 
+/// The gateway writes it when it reads them, for records that name it without bringing it.
+#[tokio::test]
+async fn file_of_ek_roots_stays_for_as_long_as_a_record_names_it() {
+    let site = Site::new();
+    let process = site.open(RULE);
+    process.journal.checkpoint(1).await.unwrap();
+    for (at, roots) in [(40, "a"), (41, "b"), (150, "b"), (250, "c")] {
+        process.blobs.put(&Blobs::name(roots.as_bytes()), roots.as_bytes()).unwrap();
+        let mut record = Record::new(format!("{at:032x}"), Decision::Evidence, at, "peer".to_owned(), "worker".to_owned());
+        record.basis = Some(Basis {
+            ek_roots: Some(Blobs::name(roots.as_bytes())),
+            ..Basis::default()
+        });
+        process.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
+        if at != 40 {
+            process.journal.checkpoint(at + 9).await.unwrap();
+        }
+    }
+    process.journal.run_exclusive(|| ()).await.unwrap();
+    // A later start reads the folder as it is then.
+    drop(process);
+    let process = site.open(RULE);
+    process.run_retention(&site).await.unwrap();
+    assert_eq!((site.segments(), site.blobs(&["a", "b", "c"])), (2, vec!["b", "c"]));
+}
+
 /// A note that cannot be read lists no blob, so that all of them stay.
 #[tokio::test]
 async fn unreadable_list_of_unreferenced_blobs_is_an_error() {

@@ -145,7 +145,7 @@ impl Process {
             .map(|blob| (Blobs::name(blob.as_bytes()), blob.as_bytes().into()))
             .collect();
         record.basis = Some(Basis {
-            ek_roots: named.iter().map(|(name, _)| name.clone()).collect(),
+            client_authorities: named.iter().map(|(name, _)| name.clone()).collect(),
             ..Basis::default()
         });
         self.journal.record(&record, named, ()).await.unwrap().into_inner();

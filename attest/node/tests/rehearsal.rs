@@ -76,6 +76,57 @@ fn asks_the_gateway_even_without_evidence() {
     assert!(told.iter().all(|(path, _)| !path.contains("challenge")), "{told:?}");
 }
 
+/// The next step of the finding that keeps the machine out.
+fn last_step(found: &Value) -> &str {
+    let last = found["findings"].as_array().unwrap().last().unwrap();
+    last["next_step"].as_str().unwrap()
+}
+
+#[test]
+fn advises_the_firmware_setup_only_without_a_tpm() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = Gateway::showing(By::ItsCa, |_| {});
+    let found = tries(folder.path(), &gateway.pointer());
+    assert!(last_step(&found).contains("firmware setup"), "{found}");
+    // A file is no TPM: it takes the command, and gives no answer.
+    fs::write(folder.path().join("no-tpm"), "").unwrap();
+    let found = tries(folder.path(), &gateway.pointer());
+    assert_eq!(bad(&found), ["no-accepted-evidence"], "{found}");
+    assert!(found.to_string().contains("tpm-failed"), "{found}");
+    assert!(!found.to_string().contains("firmware setup"), "{found}");
+}
+
+#[test]
+fn a_wrong_ca_is_that_of_the_option_or_of_the_pointer_config() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gateway, other) = (Gateway::showing(By::ItsCa, |_| {}), Gateway::showing(By::ItsCa, |_| {}));
+    let (ca, url) = (folder.path().join("ca.crt"), format!("https://127.0.0.1:{}", gateway.port));
+    let key = rcgen::KeyPair::generate().unwrap();
+    let wrong = rcgen::CertificateParams::new(vec!["other".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    fs::write(&ca, wrong.pem()).unwrap();
+    let options = [
+        "--gateway",
+        &url,
+        "--pool",
+        "worker",
+        "--ca",
+        ca.to_str().unwrap(),
+        "--output",
+        "json",
+    ];
+    let said: Value = serde_json::from_slice(&tries_with(folder.path(), "{}", &options).stdout).unwrap();
+    assert_eq!(bad(&said), ["tls-unknown-ca"], "{said}");
+    assert!(last_step(&said).contains(" --ca"), "{said}");
+    assert!(!said.to_string().contains("pointer config"), "{said}");
+    let pointer = gateway.pointer().replace(&gateway.authority, &other.authority);
+    let found = tries(folder.path(), &pointer);
+    assert_eq!(bad(&found), ["tls-unknown-ca"], "{found}");
+    assert!(last_step(&found).contains("create the pointer config again"), "{found}");
+}
+
 #[test]
 fn names_what_is_wrong_with_the_pointer_config() {
     let folder = tempfile::tempdir().unwrap();

@@ -65,7 +65,7 @@ pub enum GatewayError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TlsProblem {
     /// A certificate that no CA of the pointer's issued.
-    #[error("the gateway's certificate ({subject}) was issued by {issuer}, and the pointer config trusts only {trusted}")]
+    #[error("the gateway's certificate ({subject}) was issued by {issuer}, and this node trusts only {trusted}")]
     UnknownCa {
         subject: String,
         issuer: String,

@@ -110,14 +110,13 @@ fn rehearse(settings: &RehearsalOptions, boot: &BootOptions, findings: &mut Find
         }
     };
     let deadline = Deadline::after(boot.deadline);
-    let mut tpm = match device::ready(&boot.tcti, deadline).and_then(|()| open(boot, deadline)) {
-        Ok(tpm) => Some(tpm),
-        Err(error) => {
-            findings.fail(Severity::Note, "TPM", &error.into());
-            None
-        }
-    };
-    if let Some(tpm) = &mut tpm {
+    let mut tpm = device::ready(&boot.tcti, deadline)
+        .and_then(|()| open(boot, deadline))
+        .map_err(Failure::from);
+    if let Err(failure) = &tpm {
+        findings.fail(Severity::Note, "TPM", failure);
+    }
+    if let Ok(tpm) = &mut tpm {
         describe(tpm, boot, findings);
     }
     let instance = match platform.instance(&boot.metadata, deadline) {
@@ -140,14 +139,18 @@ fn rehearse(settings: &RehearsalOptions, boot: &BootOptions, findings: &mut Find
     let mut trusted = !targets.sources.is_empty();
     for source in &targets.sources {
         let client = GatewayClient::new(&http, &source.base, Deadline::after(boot.deadline));
-        let ek = tpm.as_ref().map(|tpm| tpm.ek().digest);
+        let ek = tpm.as_ref().ok().map(|tpm| tpm.ek().digest);
         let decided = with_gateway(&client, source, boot, tpm.as_mut(), instance.as_ref(), findings);
         let refused = match decided {
             Ok(decided) => say(&decided, source, findings).map(|failure| ("decision", failure)),
             Err(failure) => Some((if failure.code.starts_with("tpm-") { "TPM" } else { "gateway" }, failure)),
         };
         if let Some((about, failure)) = refused {
-            findings.fail(Severity::Bad, about, &with_command(failure, source, ek.as_ref()));
+            findings.fail(
+                Severity::Bad,
+                about,
+                &with_command(failure, source, ek.as_ref(), settings.gateway.is_some()),
+            );
             trusted = false;
         }
     }
@@ -293,7 +296,7 @@ fn with_gateway(
     client: &GatewayClient<'_>,
     source: &GatewaySource,
     boot: &BootOptions,
-    tpm: Option<&mut OpenedTpm>,
+    tpm: Result<&mut OpenedTpm, &mut Failure>,
     instance: Option<&CloudInstance>,
     findings: &mut Findings,
 ) -> Result<RehearsalResponse, Failure> {
@@ -316,19 +319,19 @@ fn with_gateway(
     if let Some(behind) = clock_behind {
         say_clock(behind, findings);
     }
-    if tpm.is_none() && instance.is_none() {
+    if let (Err(failure), None) = (&tpm, instance) {
         return Err(Failure::new(
             "no-accepted-evidence",
             "this machine has no TPM that can be used, and is no instance of a known cloud",
-            "enable the TPM 2.0 in the firmware setup, or follow the next step of the TPM's finding",
+            failure.next_step.clone(),
         ));
     }
-    let has_tpm = tpm.is_some();
+    let has_tpm = tpm.is_ok();
     let mut means = Means {
         name: boot.name.clone(),
         ..Means::default()
     };
-    if let Some(tpm) = tpm.filter(|_| kinds.contains(&attest_wire::Kind::Tpm)) {
+    if let Some(tpm) = tpm.ok().filter(|_| kinds.contains(&attest_wire::Kind::Tpm)) {
         let (found, notes) = tpm.means(boot)?;
         notes.into_iter().for_each(|note| findings.add(Severity::Note, "TPM", note));
         means.tpm = Some(found);
@@ -406,7 +409,8 @@ fn say(decided: &RehearsalResponse, source: &GatewaySource, findings: &mut Findi
 }
 
 /// Puts a command that runs as printed into a next step that has to be general, because its author does not know this machine or this source.
-fn with_command(mut failure: Failure, source: &GatewaySource, ek: Option<&EkDigest>) -> Failure {
+/// `named` is set if options name the gateway and its CA, and not a pointer config.
+fn with_command(mut failure: Failure, source: &GatewaySource, ek: Option<&EkDigest>, named: bool) -> Failure {
     let GatewaySource { base, pool, .. } = source;
     failure.next_step = match (failure.code.as_str(), ek) {
         ("ek-not-endorsed", Some(ek)) => format!(
@@ -419,6 +423,10 @@ fn with_command(mut failure: Failure, source: &GatewaySource, ek: Option<&EkDige
         ),
         ("node-revoked", Some(ek)) => {
             format!("on the gateway, if this machine should join again: `attest-gateway node restore {ek}`")
+        }
+        ("tls-unknown-ca", _) if named => {
+            "name a PEM file with the gateway's current MCS CA with --ca; if this file has it, somebody else answers at this address"
+                .to_owned()
         }
         ("tls-unknown-ca", _) => format!(
             "create the pointer config again, on the gateway: `attest-gateway pointer create --pool {pool} --url {base}`; if it has the gateway's \

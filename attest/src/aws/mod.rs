@@ -4,3 +4,5 @@ pub mod identity_document;
 mod names;
 pub mod nitro_tpm;
 pub mod sts;
+
+pub use names::{is_account, is_role};

@@ -21,7 +21,8 @@ pub(super) fn is_region(text: &str) -> bool {
 }
 
 /// Returns whether a text has the form of an account: twelve digits.
-pub(super) fn is_account(text: &str) -> bool {
+#[must_use]
+pub fn is_account(text: &str) -> bool {
     text.len() == 12 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
@@ -36,8 +37,9 @@ pub(super) fn is_any_instance(text: &str) -> bool {
     text.strip_prefix("i-").is_some_and(|id| !id.is_empty() && is_lower_hex(id))
 }
 
-/// Returns whether a text has the form of a role's name.
-pub(super) fn is_role(text: &str) -> bool {
+/// Returns whether a text has the form of a role's name, without its path.
+#[must_use]
+pub fn is_role(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+=,.@_-".contains(&byte);
     (1..=ROLE_LIMIT_CHARS).contains(&text.len()) && text.bytes().all(allowed)
 }

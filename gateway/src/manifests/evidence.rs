@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use attest::aws::identity_document::AwsPartition;
+use attest::aws::{is_account, is_role};
 
 use super::values::quoted;
 use super::{ClusterPlatform, PoolName};
@@ -64,6 +65,10 @@ pub enum PoolEvidenceError {
     Missing { option: &'static str, accepted: &'static str },
     #[error("--{0} belongs to another --platform")]
     Misplaced(&'static str),
+    #[error("--account {0:?}: not an account of AWS, which has 12 digits")]
+    Account(String),
+    #[error("--role {0:?}: not the name of an IAM role; leave out its path")]
+    Role(String),
     #[error("--region {0}: not a region of the partitions aws, aws-cn, aws-us-gov and aws-eusc")]
     Region(String),
     #[error("--subscription {0}: not a UUID in lower case, such as 8a205152-b25a-417f-a676-80465535a6c9")]
@@ -120,10 +125,19 @@ impl PoolEvidence {
             }
         }
         match platform {
-            Aws => Ok(Self::Aws {
-                partition: partition(&values.regions)?,
-                values,
-            }),
+            Aws => {
+                let find = |all: &[String], is_good: fn(&str) -> bool| all.iter().find(|text| !is_good(text)).cloned();
+                if let Some(other) = find(&values.accounts, is_account) {
+                    return Err(PoolEvidenceError::Account(other));
+                }
+                if let Some(other) = find(&values.roles, is_role) {
+                    return Err(PoolEvidenceError::Role(other));
+                }
+                Ok(Self::Aws {
+                    partition: partition(&values.regions)?,
+                    values,
+                })
+            }
             Gcp => Ok(Self::Gcp(values.projects)),
             Azure => match values.subscriptions.iter().find(|text| !is_uuid(text)) {
                 Some(other) => Err(PoolEvidenceError::Subscription(other.clone())),

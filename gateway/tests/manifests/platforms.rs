@@ -132,9 +132,9 @@ fn refuses_missing_misplaced_and_malformed_values() {
         options.extend([option, value]);
         refused("aws", &options, expected);
     };
-    aws("--account", "12345", "12345");
-    aws("--account", "123456789012\"]\n[grants]\nnothing = \"full", "account");
-    aws("--role", "path/to/role", "role");
+    aws("--account", "12345", "--account \"12345\": not an account of AWS");
+    aws("--account", "123456789012\"]\n[grants]\nnothing = \"full", "not an account of AWS");
+    aws("--role", "path/to/role", "--role \"path/to/role\": not the name of an IAM role");
     aws("--region", "us-iso-east-1", "not a region of the partitions");
     aws("--region", "eu-central-1a", "not a region of the partitions");
     let two: Vec<&str> = AWS.iter().copied().chain(["--region", "cn-north-1"]).collect();

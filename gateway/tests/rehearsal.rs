@@ -176,6 +176,7 @@ async fn unknown_and_revoked_machines_are_refused_before_they_show_anything() {
     let (revoked, unknown) = (Node::new(), Node::new());
     gateway.command(&["ek", "add", &revoked.ek()]);
     gateway.command(&["node", "revoke", &revoked.ek(), "--reason", "sold"]);
+    let before = traces(&gateway);
     for (node, code) in [(&revoked, "node-revoked"), (&unknown, "ek-not-endorsed")] {
         let request = ChallengeRequest {
             rehearsal: true,
@@ -183,7 +184,21 @@ async fn unknown_and_revoked_machines_are_refused_before_they_show_anything() {
         };
         gateway.post("/v1/attest/challenge", &request).await.refused(403, code);
     }
-    assert!(pending(&gateway).is_empty() && records(&gateway).is_empty());
+    assert!(pending(&gateway).is_empty());
+    let (all, rehearsals) = (gateway.records(), records(&gateway));
+    let codes: Vec<_> = rehearsals.iter().map(|record| (&record["verdict"], &record["code"])).collect();
+    let refused = json!("refused");
+    assert_eq!(codes, [(&refused, &json!("node-revoked")), (&refused, &json!("ek-not-endorsed"))]);
+    assert!(all.iter().all(|record| record["decision"] != "challenge"), "{all:?}");
+    gateway.line(|line| line.contains("REHEARSED ") && line.contains("code=ek-not-endorsed: would be refused"));
+    let shown = gateway.command(&["log", "show"]);
+    assert!(
+        shown.contains("rehearsal refused") && !shown.contains("challenge refused"),
+        "{shown}"
+    );
+    let audit = audited(&gateway);
+    assert!(audit.contains("by digest"), "{audit}");
+    assert_eq!(traces(&gateway), before);
     // It attests no key, and guesses no token.
     let node = Node::new();
     gateway.command(&["ek", "add", &node.ek()]);

@@ -29,7 +29,7 @@ pub enum Decision {
     Evidence,
     /// Decision on serving a config, and on which.
     Config,
-    /// Decision on giving a ticket for evidence, in a rehearsal: nothing was given or kept, whatever the verdict.
+    /// Decision on giving a ticket for evidence, or on a refused challenge, in a rehearsal: nothing was given or kept, whatever the verdict.
     Rehearsal,
 }
 

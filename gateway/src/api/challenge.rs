@@ -92,7 +92,11 @@ pub(super) async fn post(
     let Some(id) = super::decision_id() else {
         return Refusal::unavailable().into_response();
     };
-    let mut record = Record::new(id, Decision::Challenge, now.as_secs(), peer.to_string(), request.pool.clone());
+    let decision = match request.rehearsal {
+        true => Decision::Rehearsal,
+        false => Decision::Challenge,
+    };
+    let mut record = Record::new(id, decision, now.as_secs(), peer.to_string(), request.pool.clone());
     record.kinds = request.attester.kinds();
     record.shown = if request.attester.tpm.is_some() {
         ShownEvidence::Tpm

@@ -301,7 +301,7 @@ impl Filter {
     /// Returns whether a refusal was found by a name or an identity that was only claimed. The node itself has claimed it, or a client that
     /// has read its TPM's public key.
     fn is_claimed(&self, fields: &RecordFields) -> bool {
-        let proves = matches!(fields.decision.as_str(), "challenge" | "evidence") && fields.verdict == "refused";
+        let proves = matches!(fields.decision.as_str(), "challenge" | "evidence" | "rehearsal") && fields.verdict == "refused";
         proves && fields.claims.is_none() && (fields.name == self.node || self.knows(fields))
     }
 

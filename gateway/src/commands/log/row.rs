@@ -36,7 +36,7 @@ pub(crate) fn row(fields: &RecordFields, wide: bool) -> String {
 
 /// Returns the name, or else the identity, or else the address that it came from. A name that the machine has not proven is only claimed.
 pub(crate) fn node(fields: &RecordFields) -> String {
-    let is_refused = matches!(fields.decision.as_str(), "challenge" | "evidence") && fields.verdict == "refused";
+    let is_refused = matches!(fields.decision.as_str(), "challenge" | "evidence" | "rehearsal") && fields.verdict == "refused";
     let of_name = fields.code.as_ref().is_some_and(|code| code.starts_with("node-name"));
     let is_claimed = is_refused && (fields.claims.is_none() || of_name);
     match &fields.name {

@@ -148,6 +148,10 @@ impl EkBundle {
         if bytes.starts_with(CABINET) {
             return Err(EkBundleError::Cabinet { path: path.to_owned() });
         }
+        if !folder::is_pem(&bytes) && !folder::is_der(&bytes) {
+            self.refuse(file, "neither PEM nor DER");
+            return Ok(());
+        }
         let found = folder::certificates(bytes);
         if found.is_empty() {
             self.refuse(file, "no certificate in it");

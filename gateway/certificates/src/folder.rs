@@ -129,13 +129,23 @@ impl CertificateFolder {
 /// Returns the certificates in PEM; or else the bytes themselves, as one in DER.
 #[must_use]
 pub fn certificates(bytes: Vec<u8>) -> Vec<Result<CertificateDer<'static>, String>> {
-    let is_pem = bytes.trim_ascii_start().starts_with(b"-----") || bytes.windows(11).any(|window| window == b"-----BEGIN ");
-    if !is_pem {
+    if !is_pem(&bytes) {
         return vec![Ok(CertificateDer::from(without_line_end(bytes)))];
     }
     CertificateDer::pem_slice_iter(&bytes)
         .map(|found| found.map(CertificateDer::into_owned).map_err(|error| error.to_string()))
         .collect()
+}
+
+/// Returns whether a file may hold certificates in PEM.
+pub(super) fn is_pem(bytes: &[u8]) -> bool {
+    bytes.trim_ascii_start().starts_with(b"-----") || bytes.windows(11).any(|window| window == b"-----BEGIN ")
+}
+
+/// Returns whether bytes begin as a certificate in DER does: a sequence of more than 127 bytes.
+#[must_use]
+pub const fn is_der(bytes: &[u8]) -> bool {
+    matches!(bytes, [0x30, 0x80..=0xff, ..])
 }
 
 /// Removes a trailing line break: AMD publishes the CAs of its TPMs in DER with one.

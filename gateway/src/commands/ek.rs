@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use attest::tpm::ek_certificate::unverified_digest;
 use attest::{EkDigest, NodeIdentity, TpmEvidenceError};
+use attest_certificates::folder::is_der;
 use attest_log::admin::Verb;
 use attest_machines::enrolment::{self, EkRecord, EnrolmentError};
 use attest_store::{EntryKind, StoreError, Transact};
@@ -27,8 +28,8 @@ pub(crate) enum Command {
         /// The EK's digest: 64 hexadecimal digits.
         #[arg(required_unless_present_any = ["certificate", "public"], conflicts_with_all = ["certificate", "public"])]
         digest: Option<EkDigest>,
-        /// Take the digest from an EK certificate (PEM or DER, extended key usage 2.23.133.8.1). Its signature is not verified, and the
-        /// certificate does not become trusted. For the certificates of a folder, see `attest-gateway machines import --help`.
+        /// Take the digest from an EK certificate (PEM or DER, extended key usage 2.23.133.8.1) in a file, or in standard input for -. Its
+        /// signature is not verified, and the certificate does not become trusted. For the certificates of a folder, see `attest-gateway machines import --help`.
         #[arg(long, value_name = "FILE", conflicts_with = "public")]
         certificate: Option<PathBuf>,
         /// Take the digest from an EK public area (TPM2B_PUBLIC or TPMT_PUBLIC).
@@ -160,14 +161,18 @@ pub(crate) fn run(config: &Path, command: &Command) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the digest of an EK certificate in a file, PEM or DER.
-pub(super) fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
-    let bytes = files::read(file, SMALL_FILE_LIMIT_BYTES).with_context(|| file.display().to_string())?;
+/// Returns the digest of an EK certificate in a file, or in standard input for `-`, PEM or DER.
+fn from_certificate(file: &Path) -> anyhow::Result<EkDigest> {
+    let bytes = super::pointer::read(file, usize::try_from(SMALL_FILE_LIMIT_BYTES)?)?;
     certificate_digest(bytes).with_context(|| format!("{} does not hold an EK certificate", file.display()))
 }
 
 /// Returns the digest of an EK certificate, PEM or DER.
-pub(super) fn certificate_digest(bytes: Vec<u8>) -> Result<EkDigest, TpmEvidenceError> {
-    let der = CertificateDer::from_pem_slice(&bytes).map_or(bytes, |certificate| certificate.to_vec());
-    unverified_digest(&der).map_err(TpmEvidenceError::EkCertificate)
+pub(super) fn certificate_digest(bytes: Vec<u8>) -> anyhow::Result<EkDigest> {
+    let der = match CertificateDer::from_pem_slice(&bytes) {
+        Ok(certificate) => certificate.to_vec(),
+        Err(_) if is_der(&bytes) => bytes,
+        Err(_) => bail!("it is neither PEM nor DER"),
+    };
+    unverified_digest(&der).map_err(|error| TpmEvidenceError::EkCertificate(error).into())
 }

@@ -60,7 +60,8 @@ fn refuses_each_unusable_certificate_with_its_reason() {
             b"no certificate here -----BEGIN nothing".to_vec(),
             "no certificate in it",
         ),
-        ("empty.crt", Vec::new(), "not an X.509 certificate"),
+        ("empty.crt", Vec::new(), "neither PEM nor DER"),
+        ("words.crt", b"0 is how this text begins\n".to_vec(), "neither PEM nor DER"),
         (
             "broken.pem",
             b"-----BEGIN CERTIFICATE-----\n!!\n-----END CERTIFICATE-----\n".to_vec(),

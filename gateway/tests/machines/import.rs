@@ -260,8 +260,13 @@ fn only_ek_certificates_are_taken() {
     fs::write(gateway.path("ek.der"), &certificate).unwrap();
     fs::copy(gateway.path("tls/mcs.crt"), gateway.path("server.pem")).unwrap();
     fs::write(gateway.path("maker.der"), maker.root()).unwrap();
+    fs::write(gateway.path("text.crt"), format!("{expected}\n")).unwrap();
     // A server's certificate and a CA's endorse no TPM.
-    for (file, reason) in [("server.pem", "extended key usage"), ("maker.der", "certificate of a CA")] {
+    for (file, reason) in [
+        ("server.pem", "extended key usage"),
+        ("maker.der", "certificate of a CA"),
+        ("text.crt", "neither PEM nor DER"),
+    ] {
         let path = gateway.path(file);
         let output = gateway.try_command(&["ek", "add", "--certificate", path.to_str().unwrap()]);
         assert!(
@@ -274,6 +279,13 @@ fn only_ek_certificates_are_taken() {
     }
     let path = gateway.path("ek.pem");
     gateway.command(&["ek", "add", "--certificate", path.to_str().unwrap()]);
+    gateway.command(&["ek", "remove", &expected, "--leave-to-roots"]);
+    assert!(!exported(&gateway).contains(&expected));
+    let mut add = program();
+    add.arg("--config")
+        .arg(gateway.path("gateway.toml"))
+        .args(["ek", "add", "--certificate", "-"]);
+    assert!(add.stdin(fs::File::open(&path).unwrap()).status().unwrap().success());
     assert!(exported(&gateway).contains(&expected));
     for cell in ["ek.pem", "ek.der", &BASE64.encode(&certificate)] {
         let (done, report) = import(&gateway, &format!("certificate,ek\n{cell},{expected}\n"), &[]);

@@ -364,7 +364,7 @@ fn certified_ek(cell: &str, file: ReadCertificate<'_>) -> Result<String, String>
     let digest = certificate_digest(bytes).map_err(|error| {
         format!(
             "the certificate is no EK certificate: {}",
-            attest_system::causes::with_causes(&error)
+            attest_system::causes::with_causes(error.as_ref())
         )
     })?;
     Ok(NodeIdentity::from_ek(digest).to_string())

@@ -272,6 +272,75 @@ fn add_unreachable_upstream(gateway: &Gateway, pool: &str, ca: &str) {
     fs::write(&file, fs::read_to_string(&file).unwrap() + &upstream).unwrap();
 }
 
+const OF_AZURE: &str = r#"
+[grants]
+[attestation]
+accepts = [["azure", "azure-vtpm"]]
+[azure]
+subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
+[azure_vtpm.pcrs]
+"0-7" = "not checked"
+"#;
+const OF_GOOGLE: &str = r#"
+[attestation]
+accepts = [["tpm", "gcp"]]
+[gcp]
+projects = [{ id = "example-project", number = 739419398126 }]
+"#;
+
+/// Returns the rules of a pool that accepts TPMs with this endorsement.
+fn of_tpms(endorsement: &str, more: &str) -> String {
+    format!("[grants]\n[tpm]\nendorsement = \"{endorsement}\"\npcrs = {{ \"0-7\" = \"not checked\" }}\n{more}")
+}
+
+#[test]
+fn check_names_missing_trust_anchors_of_pools_that_cannot_be_fetched() {
+    let gateway = Gateway::init();
+    file(&gateway, "pools/worker/pool.toml", OF_AZURE);
+    file(&gateway, "pools/infra/pool.toml", of_tpms("gcp-instance", OF_GOOGLE));
+    for pool in ["infra", POOL] {
+        add_unreachable_upstream(&gateway, pool, "tls/mcs-ca.crt");
+    }
+    let said = Came::from_output(gateway.try_command(&["check"])).said;
+    for expected in [
+        "pool worker: ",
+        "pool infra: ",
+        "pool worker accepts azure, which cannot be verified: ",
+        "pool worker accepts azure-vtpm, which cannot be verified: ",
+        "pool infra accepts TPMs that Google endorses, but ",
+    ] {
+        let is_warned = |line: &str| line.starts_with("warning") && line.contains(expected);
+        assert!(said.lines().any(is_warned), "{expected}: {said}");
+    }
+    let needless = said
+        .lines()
+        .find(|line| line.contains("not needed unless a pool accepts it"))
+        .unwrap();
+    assert!(needless.contains("aws-nitro-tpm (") && !needless.contains("azure"), "{said}");
+}
+
+#[test]
+fn check_misses_ek_roots_only_for_pools_that_use_them() {
+    for (rules, is_missed) in [
+        (of_tpms("any-tpm-of-a-trusted-maker", ""), true),
+        (of_tpms("allowlist", ""), false),
+        (of_tpms("gcp-instance", OF_GOOGLE), false),
+        (OF_AZURE.to_owned(), false),
+    ] {
+        let gateway = Gateway::init();
+        for pool in ["infra", POOL] {
+            file(&gateway, &format!("pools/{pool}/pool.toml"), &rules);
+        }
+        let checked = Came::from_output(gateway.try_command(&["check"]));
+        assert!(
+            checked.well && checked.said.contains("pool worker: attested earns full"),
+            "{}",
+            checked.said
+        );
+        assert_eq!(checked.said.contains("no EK roots: "), is_missed, "{rules}: {}", checked.said);
+    }
+}
+
 #[test]
 fn check_fails_for_pools_only_if_serve_has_none() {
     let only = |gateway: &Gateway| fs::remove_dir_all(gateway.path("pools/infra")).unwrap();

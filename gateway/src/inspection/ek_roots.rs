@@ -1,10 +1,12 @@
 //! Inspection of the CAs that endorse TPMs.
 
-use attest::UnixTime;
+use attest::{Kind, UnixTime};
 use attest_certificates::ek_roots::{self, EkCa, EkCaRole, EkRootsFolder};
+use attest_pool::Endorsement;
 use attest_system::clock::rfc3339;
 
 use super::InspectionFinding;
+use super::required_evidence::RequiredEvidence;
 use crate::pki::EXPIRY_WARNING_SECONDS;
 use crate::settings::Settings;
 
@@ -12,7 +14,12 @@ use crate::settings::Settings;
 const EXPIRING_LIMIT: usize = 20;
 
 /// Reads the folder of EK roots. `None` if it cannot be read.
-pub(super) fn inspect(settings: &Settings, now: UnixTime, findings: &mut Vec<InspectionFinding>) -> Option<EkRootsFolder> {
+pub(super) fn inspect(
+    settings: &Settings,
+    pools: &[RequiredEvidence],
+    now: UnixTime,
+    findings: &mut Vec<InspectionFinding>,
+) -> Option<EkRootsFolder> {
     let folder = match ek_roots::load(&settings.ek_roots) {
         Ok(folder) => folder,
         Err(error) => {
@@ -38,7 +45,8 @@ pub(super) fn inspect(settings: &Settings, now: UnixTime, findings: &mut Vec<Ins
     let refused = folder.refused.iter();
     findings.extend(refused.map(|refused| InspectionFinding::Warning(format!("ignored a file of the EK roots: {refused}"))));
     inspect_expiry(&folder, now, findings);
-    if folder.roots.is_empty() {
+    let uses_roots = |pool: &RequiredEvidence| pool.kinds.contains(&Kind::Tpm) && pool.endorsement == Endorsement::AnyTpmOfATrustedMaker;
+    if folder.roots.is_empty() && pools.iter().any(uses_roots) {
         findings.push(InspectionFinding::Warning(
             "no EK roots: only TPMs on the allowlist are endorsed (`attest-gateway ek add`)".to_owned(),
         ));

@@ -8,6 +8,7 @@ pub mod clouds;
 pub mod cluster;
 mod ek_roots;
 mod pools;
+mod required_evidence;
 mod state;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use crate::pools::live::LivePools;
 use crate::settings::Settings;
 #[cfg(not(feature = "cluster"))]
 use attest_pool::needed_before_approval::NeededState;
+pub use required_evidence::RequiredEvidence;
 pub use state::newer_files;
 pub(crate) use state::{SNAPSHOT_FILE, SNAPSHOT_LIMIT_BYTES, SNAPSHOT_VERSION};
 
@@ -105,12 +107,13 @@ impl Inspection {
         #[cfg(feature = "cluster")]
         let api = cluster::open(settings, clock, metrics, depth, &mut findings).await;
         let tls = certificates::inspect(&settings.tls, clock, &mut findings);
-        let ek_roots = ek_roots::inspect(settings, clock.now(), &mut findings);
+        let required = required_evidence::required(&settings.pools);
+        let ek_roots = ek_roots::inspect(settings, &required, clock.now(), &mut findings);
         let name = tls.as_ref().map(LiveTls::current);
         let name = name.as_ref().and_then(|tls| tls.serving.dns_name());
         let clouds = match Clouds::open_counted(&settings.clouds, name, Arc::clone(metrics)) {
             Ok(open) => {
-                findings.extend(clouds::findings(&open));
+                findings.extend(clouds::findings(&open, &required));
                 Some(open)
             }
             Err(error) => {
@@ -123,6 +126,7 @@ impl Inspection {
             roots: ek_roots.as_ref().is_some_and(|folder| !folder.roots.is_empty()),
             client_ca: settings.tls.client_ca.is_some(),
             clouds: clouds.as_ref(),
+            required: &required,
             machines: settings.cluster.as_ref().is_some_and(|cluster| cluster.machines),
             bootstrap_tokens: &bootstrap_tokens.unwrap_or_default(),
             approval: &settings.approval,

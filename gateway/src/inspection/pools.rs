@@ -7,6 +7,7 @@ use attest_log::{ConfigSet, Earns};
 use attest_pool::Pool;
 use attest_system::clock::rfc3339;
 
+use super::required_evidence::RequiredEvidence;
 use super::{Depth, InspectionFinding, clouds};
 use crate::cloud::Clouds;
 use crate::pools::live::{LivePools, NOT_SERVED, Unserved};
@@ -20,6 +21,8 @@ pub(super) struct PoolContext<'a> {
     pub client_ca: bool,
     /// Certificates and keys that cloud evidence is verified against, if they could be read.
     pub clouds: Option<&'a Clouds>,
+    /// Evidence of each pool whose `pool.toml` can be read, served or not.
+    pub required: &'a [RequiredEvidence],
     /// Set if the cluster says which machines it has made.
     pub machines: bool,
     /// The pools that the cluster's bootstrap tokens are for.
@@ -108,7 +111,9 @@ pub(super) fn inspect(pools: &LivePools, known: &PoolContext<'_>, findings: &mut
         }));
         let warnings = pool.warnings(known.roots, known.client_ca);
         findings.extend(warnings.into_iter().map(InspectionFinding::Warning));
-        let warnings = known.clouds.iter().flat_map(|known| clouds::warnings(known, &pool));
+    }
+    if let Some(of) = known.clouds {
+        let warnings = known.required.iter().flat_map(|pool| clouds::warnings(of, pool));
         findings.extend(warnings.map(InspectionFinding::Warning));
     }
 }

@@ -5,9 +5,7 @@ use attest::aws::identity_document;
 use attest::azure::attested_document::{ImdsNonce, verify};
 use attest_certificates::cloud_roots::{azure_trust_of, vtpm_roots_of};
 use attest_gateway::cloud::{CloudSettingsError, Clouds, Role};
-use attest_gateway::inspection::{self, InspectionFinding};
-use attest_gateway::pools;
-use attest_pool::needed_before_approval::NeededState;
+use attest_gateway::inspection::{self, InspectionFinding, RequiredEvidence};
 use cloud_fixtures::aws::{self, NitroAuthority, RegionAuthority};
 use cloud_fixtures::azure::{AzureAuthority, AzureMachine};
 use cloud_fixtures::google::vtpm::VtpmCa;
@@ -138,7 +136,7 @@ fn loads_nitro_and_vtpm_roots() {
     refused(&setup, &clouds, &[("aws-nitro-roots/other.pem", "P-384"), ("gcp-vtpm-roots", "")]);
     let (_, problems) = vtpm_roots_of([vtpm.certificate()]);
     assert!(problems.is_empty(), "{problems:?}");
-    let found = inspection::clouds::findings(&clouds);
+    let found = inspection::clouds::findings(&clouds, &[]);
     assert!(
         found.contains(&InspectionFinding::Good("aws-nitro-tpm: 1 certificate".to_owned())),
         "{found:?}"
@@ -226,12 +224,9 @@ fn gateway_name_comes_from_settings_or_certificate() {
     assert!(!matches!(setup.try_open(), Err(CloudSettingsError::Client(_))));
 }
 
-#[tokio::test]
-async fn warns_about_evidence_kinds_without_trust_anchors() {
+#[test]
+fn warns_about_evidence_kinds_without_trust_anchors() {
     let setup = Setup::new();
-    for set in ["full", "pre-approved"] {
-        setup.write(&format!("pools/worker/{set}/config.ign"), r#"{"ignition":{"version":"3.1.0"}}"#);
-    }
     let rules = r#"
 [grants]
 [attestation]
@@ -245,13 +240,18 @@ projects = [{ id = "example-project", number = 739419398126 }]
 subscriptions = ["8a205152-b25a-417f-a676-80465535a6c9"]
 "#;
     setup.write("pools/worker/pool.toml", rules);
-    let pool = pools::load("worker", &setup.path("pools/worker"), &NeededState::Pending)
-        .await
-        .unwrap();
+    let pool = RequiredEvidence::new("worker", &attest_pool::pool_file(&setup.path("pools/worker")).unwrap());
     let warnings = inspection::clouds::warnings(&setup.open(), &pool);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
     assert!(warnings[0].starts_with("pool worker accepts azure, which cannot be verified: ") && warnings[0].contains(" holds no root"));
     assert!(warnings[1].contains("gcp-vtpm-roots"), "{}", warnings[1]);
+    // What the pool accepts is needed.
+    for (pools, is_listed) in [(vec![], true), (vec![pool.clone()], false)] {
+        let found = format!("{:?}", inspection::clouds::findings(&setup.open(), &pools));
+        let (_, needless) = found.split_once("not needed unless a pool accepts it: ").unwrap();
+        assert!(needless.contains("aws-nitro-tpm ("), "{found}");
+        assert_eq!(needless.contains("azure ("), is_listed, "{found}");
+    }
     let vtpm = VtpmCa::new(KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap());
     setup.write("gcp-vtpm-roots/root.crt", vtpm.certificate());
     setup.write("azure-roots/root.pem", AzureAuthority::new("eastus").root_pem());

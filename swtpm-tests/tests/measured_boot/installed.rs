@@ -127,4 +127,5 @@ fn grub_loads_an_installed_attest_node_from_an_ostree_layout() {
         ("--initrd", &node_initrd().unwrap()),
     ]);
     machine.attests(&disk);
+    machine.attests(&disk);
 }

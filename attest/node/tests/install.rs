@@ -114,6 +114,8 @@ impl Bench {
     fn run(&self, words: &[&str], target: &Path) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_attest-node"));
         command.args(words).arg(target).current_dir(self.folder.path());
+        // As Debian's users have it.
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
         command.output().unwrap()
     }
 

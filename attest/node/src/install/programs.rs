@@ -1,17 +1,24 @@
 //! Programs of e2fsprogs, mtools, util-linux and QEMU, which know the formats of disks.
 
+use std::env;
 use std::io::{self, ErrorKind};
 use std::process::{Command, Stdio};
 
 use crate::failure::printable;
+
+/// End of the search path: Debian's users do not have the folders of sfdisk and debugfs in theirs.
+const SYSTEM_PATH: &str = ":/usr/sbin:/sbin";
 
 /// Runs a program, and returns what it wrote to stdout.
 ///
 /// # Errors
 /// The program is missing, with the name of its Debian package, or its first line on stderr, which names the cause.
 pub(super) fn run(command: &mut Command) -> io::Result<Vec<u8>> {
+    let mut path = env::var_os("PATH").unwrap_or_default();
+    path.push(SYSTEM_PATH);
     let output = command
         .env("LC_ALL", "C")
+        .env("PATH", path)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| missing(command, error))?;

@@ -279,6 +279,39 @@ fn coreos_images_load_the_initrd_and_are_restored() {
     assert!(inode.contains("Mode:  0600"), "{inode}");
 }
 
+/// An entry that is left over on the EFI system partition, and a large file with holes, do not keep the boot partition from being changed.
+#[test]
+fn other_partitions_are_left_alone() {
+    let bench = Bench::new();
+    let image = bench.coreos();
+    for folder in ["loader", "loader/entries"] {
+        done(mtool("mmd", &image).arg(format!("::/{folder}")));
+    }
+    fs::write(bench.path("stale.conf"), PLAIN).unwrap();
+    done(mtool("mcopy", &image).arg(bench.path("stale.conf")).arg("::/loader/entries/"));
+    let before = system_files(&image);
+    says(&bench.install("--image", &image), true, &["boot entries that load attest-node: 1"]);
+    assert_eq!(system_files(&image), before);
+
+    let holes = bench.path("holes");
+    File::create(&holes).unwrap().set_len(200 * MIB).unwrap();
+    let write = format!("write {} loader.1/entries/holes.conf", holes.display());
+    let commands = bench.path("commands");
+    fs::write(
+        &commands,
+        format!("cd /loader.1/entries/\n{}\n", write.replace("loader.1/entries/", "")),
+    )
+    .unwrap();
+    done(
+        Command::new("/usr/sbin/debugfs")
+            .arg("-w")
+            .arg("-f")
+            .arg(&commands)
+            .arg(ext(&image)),
+    );
+    says(&bench.uninstall("--image", &image), false, &["larger than 128 MiB"]);
+}
+
 #[test]
 fn systemd_boot_images_load_the_initrd_and_are_restored() {
     let bench = Bench::new();

@@ -153,7 +153,9 @@ fn openstack_answer_ends_the_wait_for_the_drive() {
     let metadata: MetadataAddress = server.url().parse().unwrap();
     let before = Instant::now();
     let reader = std::thread::spawn(move || UserDataPlatform::OpenStack.read(None, &metadata, Deadline::after(Duration::from_secs(60))));
-    std::thread::sleep(Duration::from_millis(600));
+    while server.requests().is_empty() {
+        std::thread::yield_now();
+    }
     server.recover();
     assert_eq!(reader.join().unwrap().unwrap().unwrap().as_slice(), b"{}");
     assert!(before.elapsed() < Duration::from_secs(30), "{:?}", before.elapsed());

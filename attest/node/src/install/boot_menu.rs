@@ -1,4 +1,4 @@
-//! BootMenuChange of an initrd on one boot filesystem, and its removal.
+//! Installation of an initrd on one boot filesystem, and its removal.
 //!
 //! The initrd becomes one more file of each boot entry that has an initrd. The steps keep the system bootable after each of them: first the
 //! manifest, which names what an interrupted run leaves; then the file; then the entries; last, what an earlier installation left.
@@ -30,7 +30,7 @@ const BOOT: &str = "/boot";
 const ZIPL_MAP: &str = "bootmap";
 /// Folder of unified kernel images.
 const UNIFIED: &str = "EFI/Linux";
-/// Kernels of Flatcar.
+/// Folder of Flatcar's kernels, on its EFI system partition.
 const FLATCAR: &str = "flatcar";
 /// Configs of GRUB, relative to the boot filesystem.
 const GRUB: [&str; 2] = ["grub2/grub.cfg", "grub/grub.cfg"];
@@ -361,10 +361,8 @@ fn prefix<F: BootFilesystem>(filesystem: &F, entries: &[(String, BootEntry)]) ->
     }
     match missing {
         None => Ok(None),
-        Some(reason) => Err(unsupported(
-            reason,
-            "name the filesystem from which the boot loader loads the initrd",
-        )),
+        // An entry that is left over keeps no other partition from being changed.
+        Some(reason) => Err(BootMenuError::NoEntries(reason)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt as _, fchown};
 use std::path::{Path, PathBuf};
 
 /// Largest file that is read, in bytes: an initrd.
-const FILE_LIMIT_BYTES: u64 = 128 * 1024 * 1024;
+pub(super) const FILE_LIMIT_BYTES: u64 = 128 * 1024 * 1024;
 
 /// Suffix of a file that is being written. A killed run leaves it, and no boot loader reads it.
 pub(super) const PARTIAL: &str = ".attest-node-partial";

@@ -10,12 +10,14 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::filesystem::BootFilesystem;
+use super::filesystem::{BootFilesystem, FILE_LIMIT_BYTES};
 use super::partitions::Partition;
 use super::programs::run;
 
 /// Attribute with the SELinux label, which a replaced file keeps.
 const LABEL: &str = "security.selinux";
+/// First digits of a folder's mode in debugfs's listing.
+const FOLDER_MODE: &str = "04";
 
 /// ext2, ext3 or ext4.
 #[derive(Debug)]
@@ -91,14 +93,14 @@ impl ExtFilesystem {
         self.debugfs(&[format!("ls -p \"{}/\"", folder.trim_end_matches('/'))], false)
     }
 
-    /// Returns mode, UID and GID of a file, in debugfs's notation; `None` if it does not exist.
-    fn owner(&self, absolute: &str) -> io::Result<Option<[String; 3]>> {
+    /// Returns mode, UID, GID and size of a file, in debugfs's notation; `None` if it does not exist.
+    fn inode(&self, absolute: &str) -> io::Result<Option<[String; 4]>> {
         let (folder, name) = absolute.rsplit_once('/').unwrap_or(("", absolute));
         let listing = self.listing(folder)?;
         let found = listing.lines().find_map(|line| {
             let fields: Vec<&str> = line.strip_prefix('/')?.split('/').collect();
             match fields.as_slice() {
-                [_, mode, uid, gid, found, ..] if *found == name => Some([mode, uid, gid].map(|field| (*field).to_owned())),
+                [_, mode, uid, gid, found, size, ..] if *found == name => Some([mode, uid, gid, size].map(|field| (*field).to_owned())),
                 _ => None,
             }
         });
@@ -109,6 +111,16 @@ impl ExtFilesystem {
         let copy = self.scratch.path().join("copy");
         let _ = fs::remove_file(&copy);
         let path = self.absolute(path)?;
+        let Some([mode, _, _, size]) = self.inode(&path)? else {
+            return Ok(None);
+        };
+        if mode.starts_with(FOLDER_MODE) {
+            return Ok(None);
+        }
+        // A file with holes may be larger than its filesystem.
+        if size.parse::<u64>().is_ok_and(|size| size > FILE_LIMIT_BYTES) {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is larger than 128 MiB"));
+        }
         self.debugfs(&[format!("dump \"{path}\" {}", copy.display())], false)?;
         match fs::read(&copy) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -138,7 +150,7 @@ impl BootFilesystem for ExtFilesystem {
     fn write(&self, path: &str, content: &[u8]) -> io::Result<()> {
         let absolute = self.absolute(path)?;
         let (folder, name) = absolute.rsplit_once('/').unwrap_or(("", &absolute));
-        let former = self.owner(&absolute)?;
+        let former = self.inode(&absolute)?;
         let source = self.scratch.path().join("content");
         let label = self.scratch.path().join("label");
         fs::write(&source, content)?;
@@ -152,7 +164,7 @@ impl BootFilesystem for ExtFilesystem {
             format!("cd \"{folder}/\""),
             format!("write {} \"{name}\"", source.display()),
         ];
-        let [mode, uid, gid] = former.unwrap_or_else(|| ["0100644", "0", "0"].map(str::to_owned));
+        let [mode, uid, gid, _] = former.unwrap_or_else(|| ["0100644", "0", "0", ""].map(str::to_owned));
         let fields = [
             format!("mode 0{}", mode.trim_start_matches('0')),
             format!("uid {uid}"),
@@ -176,8 +188,8 @@ impl BootFilesystem for ExtFilesystem {
         // debugfs damages a filesystem when it removes a link as a folder.
         let Ok(path) = self.absolute(path) else { return };
         if self
-            .owner(&path)
-            .is_ok_and(|owner| owner.is_some_and(|[mode, ..]| mode.starts_with("04")))
+            .inode(&path)
+            .is_ok_and(|inode| inode.is_some_and(|[mode, ..]| mode.starts_with(FOLDER_MODE)))
         {
             let _ = self.debugfs(&[format!("rmdir \"{path}\"")], true);
         }
@@ -284,11 +296,12 @@ impl ReadBack for FatFilesystem {}
 
 /// Returns a path that needs no quoting in a command of debugfs.
 fn plain(path: &str) -> io::Result<&str> {
-    let special = |letter: char| letter.is_control() || matches!(letter, '"' | '\\' | '<' | '>');
+    // mtools expands patterns.
+    let special = |letter: char| letter.is_control() || matches!(letter, '"' | '\\' | '<' | '>' | '*' | '?' | '[' | ']');
     if path.contains(special) {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "the path has characters that debugfs does not read",
+            "the path has characters that debugfs or mtools would interpret",
         ));
     }
     Ok(path)

@@ -58,7 +58,7 @@ pub enum InstallTarget {
     Disk(PathBuf),
     /// Image of a disk.
     Image(PathBuf),
-    /// Mounted boot filesystem.
+    /// Mount point of a boot filesystem.
     Boot(PathBuf),
 }
 
@@ -220,18 +220,31 @@ fn on_disk(partition: &Partition, initrd: Option<&[u8]>) -> Result<BootMenuChang
         PartitionFailure::Other(Failure::new("install-failed", printable(&reason), next_step))
     };
     let mounted = MountedPartition::mount(partition).map_err(failed)?;
-    let below = mounted.path().join(BOOT);
-    let root = if below.join("loader").exists() {
-        below
-    } else {
-        mounted.path().to_owned()
-    };
+    let root = boot_folder(mounted.path()).map_err(failed)?;
     let changed = {
         let filesystem = MountedFilesystem::open(&root).map_err(failed)?;
         change_filesystem(&filesystem, initrd)?
     };
     mounted.unmount().map_err(failed)?;
     Ok(changed)
+}
+
+/// Returns the folder of the boot files: `/boot` of a root filesystem, else the root of a boot filesystem.
+///
+/// # Errors
+/// A link leads out of the disk, to files of the running system.
+fn boot_folder(mounted: &Path) -> io::Result<PathBuf> {
+    let root = mounted.canonicalize()?;
+    let below = match root.join(BOOT).canonicalize() {
+        Ok(below) if !below.starts_with(&root) => {
+            return Err(io::Error::new(
+                ErrorKind::PermissionDenied,
+                "its /boot is a link that leads out of the disk",
+            ));
+        }
+        below => below.ok().filter(|below| below.join(ENTRIES).exists()),
+    };
+    Ok(below.unwrap_or(root))
 }
 
 /// Changes a partition of the copy of an image.
@@ -288,4 +301,32 @@ fn target_failure(target: &InstallTarget, error: &io::Error) -> Failure {
         printable(&reason),
         "correct this, and run the command again; nothing is changed",
     )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may panic")]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn boot_folder_is_on_the_disk() {
+        let (disk, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let root = disk.path().canonicalize().unwrap();
+        assert_eq!(boot_folder(disk.path()).unwrap(), root);
+        // A boot partition may have a link to itself.
+        symlink(".", root.join("boot")).unwrap();
+        fs::create_dir_all(root.join("loader/entries")).unwrap();
+        assert_eq!(boot_folder(disk.path()).unwrap(), root);
+        fs::remove_file(root.join("boot")).unwrap();
+        fs::create_dir_all(root.join("boot/loader/entries")).unwrap();
+        assert_eq!(boot_folder(disk.path()).unwrap(), root.join("boot"));
+
+        fs::create_dir_all(host.path().join("loader/entries")).unwrap();
+        fs::remove_dir_all(root.join("boot")).unwrap();
+        symlink(host.path(), root.join("boot")).unwrap();
+        assert_eq!(boot_folder(disk.path()).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    }
 }

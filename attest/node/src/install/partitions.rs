@@ -15,7 +15,7 @@ pub(super) struct Partition {
     pub node: PathBuf,
     /// Start in the disk, in bytes.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length of the partition, in bytes.
     pub length: u64,
     /// Filesystem as blkid names it: `ext4`, `vfat`, `xfs`; empty if there is none.
     pub filesystem: String,

@@ -310,6 +310,10 @@ fn refuses_other_layouts() {
     refused(&[("flatcar/vmlinuz-a", "")], "Flatcar");
     refused(&[entry], "the initrd /b of loader/entries/a.conf is not on this filesystem");
     refused(&[entry, ("b", ""), ("bootmap", "")], "zipl");
+    assert!(
+        matches!(install(&Files::new(&[entry]), INITRD), Err(BootMenuError::NoEntries(_))),
+        "another partition may boot"
+    );
     refused(&[entry, ("b", ""), ostree], "some boot entries are OSTree deployments");
     // One that was added after the installation does not keep `uninstall` from its work.
     let files = coreos();

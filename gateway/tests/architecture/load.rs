@@ -22,8 +22,15 @@ fn the_load_generator_waits_as_attest_node_does() {
     for figure in ours {
         assert!(theirs.contains(&figure), "attest-node has another {figure:?}");
     }
-    let main = code(&root().join("attest/node/src/main.rs"));
-    let deadline = main.split("deadline: u64").next().unwrap().lines().rev().nth(1).unwrap_or_default();
+    let options = code(&root().join("attest/node/src/options.rs"));
+    let deadline = options
+        .split("deadline: u64")
+        .next()
+        .unwrap()
+        .lines()
+        .rev()
+        .nth(1)
+        .unwrap_or_default();
     assert!(deadline.contains("default_value_t = 60,"), "{deadline}");
     assert!(generator.contains("const SILENCE: Duration = Duration::from_secs(60);"));
 }

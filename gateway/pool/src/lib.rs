@@ -178,6 +178,18 @@ impl Pool {
         self.for_administrator(set).inexpressible()
     }
 
+    /// Returns whether any of its configs is rendered: it was requested lately.
+    #[must_use]
+    pub fn is_rendered(&self) -> bool {
+        self.pre_approved.is_rendered() || self.full.is_rendered()
+    }
+
+    /// Returns whether both pools have the same configs, whatever else differs.
+    #[must_use]
+    pub fn has_configs_of(&self, other: &Self) -> bool {
+        self.pre_approved == other.pre_approved && self.full == other.full
+    }
+
     /// Drops rendered configs that were not requested since the last call.
     pub fn forget_unasked(&self) {
         for versions in [&self.pre_approved, &self.full] {

@@ -31,6 +31,7 @@ mod cloud_anchors;
 mod cloud_evidence;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod compressed;
 mod conditions;
 mod conflicts;
 mod conformance;

@@ -329,6 +329,13 @@ async fn attack_34_audit_finds_forged_moved_and_unreadable_lines() {
     assert!(table.contains("1 different") && table.contains("its ticket was too old"), "{table}");
     let mut unsaid = late(1, 3400, first);
     unsaid["late_seconds"] = json!(3399);
+    let mut promising = log.records[TRUSTED].clone();
+    promising["ticket"]["config_sha256"] = log.records[TICKET]["config_sha256"].clone();
+    let promising = promising.to_string();
+    let (sound, table) = log.audit(&[promising.clone(), lines[TICKET].clone()]);
+    assert!(sound, "{table}");
+    let mut other_config = log.records[TICKET].clone();
+    other_config["config_sha256"] = json!("ab".repeat(32));
     let mut other_reason = late(1, 3400, first);
     other_reason["reason"] = json!("a ticket was shown, use 1");
     for (lines, problem) in [
@@ -337,8 +344,9 @@ async fn attack_34_audit_finds_forged_moved_and_unreadable_lines() {
         (vec![log.records[TICKET].clone(), late(2, 9, then)], "its ticket was too old"),
         (vec![unsaid], "late_seconds is Some(3399)"),
         (vec![other_reason], "reason is"),
+        (vec![other_config], "config_sha256 is not that of the config that its ticket is for"),
     ] {
-        let lines: Vec<String> = [trusted.clone()].into_iter().chain(lines.iter().map(Value::to_string)).collect();
+        let lines: Vec<String> = [promising.clone()].into_iter().chain(lines.iter().map(Value::to_string)).collect();
         let (sound, table) = log.audit(&lines);
         assert!(!sound && table.contains(problem), "{problem}: {table}");
     }

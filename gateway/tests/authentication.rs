@@ -6,7 +6,7 @@ use crate::support;
 use crate::support::{Answer, Gateway, POOL, SPEC, accept, bearer, now, tpm};
 use attest::{NodeIdentity, UnixTime};
 use attest_gateway::credentials::seal::SealKeyRing;
-use attest_gateway::credentials::tickets::{self, TicketGrant};
+use attest_gateway::credentials::tickets::{self, TicketConfig, TicketGrant};
 use attest_gateway::settings::TicketSettings;
 
 /// Starts a gateway with pools that give everything to a client with a valid credential, and as little as possible to others.
@@ -215,6 +215,7 @@ async fn refuses_expired_and_foreign_tickets() {
         decision: "dddddddddddddddddddddddddddddddd",
         endorsed_by: None,
         object: None,
+        config: &TicketConfig::default(),
     };
     let issue = |seal: &SealKeyRing, age: u64| bearer(&tickets::issue(seal, &settings, &earned, at(age)).unwrap().text);
     let seal = SealKeyRing::open(&gateway.path("state/seal.key")).unwrap();

@@ -230,7 +230,16 @@ async fn shows_document(gateway: &Gateway, machine: &Machine, rehearsal: bool) -
         claimant: Some(Blob(machine.claimant.to_vec())),
         ..Evidence::default()
     };
-    gateway.post("/v1/attest/evidence", &EvidenceRequest { challenge, evidence }).await
+    gateway
+        .post(
+            "/v1/attest/evidence",
+            &EvidenceRequest {
+                challenge,
+                evidence,
+                config: None,
+            },
+        )
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

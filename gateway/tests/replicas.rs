@@ -30,7 +30,7 @@ async fn two() -> ([Gateway; 2], Arc<Embedded>) {
     ([one, other], store)
 }
 
-async fn seal(gateway: &Gateway, store: &Arc<Embedded>) -> SealKeyRing {
+pub async fn seal(gateway: &Gateway, store: &Arc<Embedded>) -> SealKeyRing {
     let store: Arc<dyn Store> = Arc::<Embedded>::clone(store);
     SealKeyRing::open_shared(store, &gateway.path("store.key"), now()).await.unwrap()
 }

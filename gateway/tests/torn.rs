@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use attest::protocol::CHALLENGE_PATH;
 use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
 use attest_gateway::credentials::seal::SealKeyRing;
-use attest_gateway::credentials::tickets::{self, TicketGrant};
+use attest_gateway::credentials::tickets::{self, TicketConfig, TicketGrant};
 use attest_gateway::settings::Settings;
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::revocations;
@@ -145,6 +145,7 @@ pub fn ticket(gateway: &Gateway, ek: EkDigest) -> String {
         decision: &"0".repeat(32),
         endorsed_by: Some(&EndorsedBy::Allowlist),
         object: None,
+        config: &TicketConfig::default(),
     };
     tickets::issue(&seal, &settings.ticket, &earned, UnixTime::now()).unwrap().text
 }

@@ -161,6 +161,7 @@ impl IssuedChallenge {
         EvidenceRequest {
             challenge: self.response.challenge.clone(),
             evidence: evidence.into(),
+            config: None,
         }
     }
 }

@@ -28,7 +28,7 @@ fn check(base: &str, authorities: &[Certificate], token: Option<&str>, spec: Spe
         (base.trim_end_matches('/'), "gpu.a-b")
     );
     // With the ticket it says the same of its CAs, and has no other credential.
-    read.set_ticket(source.place, "ticket.x");
+    read.set_ticket(source.place, "ticket.x", None);
     let with_ticket: Value = serde_json::from_slice(&read.to_bytes()).unwrap();
     Config::parse(&read.to_bytes()).unwrap();
     let entry = |pointer: &Value| pointer.pointer("/ignition/config/merge/0").unwrap().clone();

@@ -58,6 +58,7 @@ codes! {
     TICKET_EXPIRED = FORBIDDEN, Request, "ticket-expired", "The ticket has expired", "Boot again.";
     TICKET_SPENT = FORBIDDEN, Store, "ticket-spent", "All uses of the ticket are spent", "Boot again; if this repeats, something else fetches with this node's ticket.";
     TICKET_WITHDRAWN = FORBIDDEN, Store, "ticket-withdrawn", "The attestation that earned the ticket is no longer accepted", "Since the attestation, the machine was removed from the allowlist or the pool's inventory, or restricted to other pools. If it should join: run `attest-gateway ek add`, or add it to the inventory, and boot again.";
+    TICKET_CONFIG_CHANGED = FORBIDDEN, Request, "ticket-config-changed", "The config changed after the node attested", "Boot again: the node then attests for the current config.";
     TICKET_WRONG_POOL = FORBIDDEN, Request, "ticket-wrong-pool", "The ticket is for another pool", "Let the pointer config name one pool.";
     TOKEN_INVALID = FORBIDDEN, Store, "token-invalid", "The provisioning token does not exist", "Put an existing token into the pointer config, or create one: `attest-gateway token create`.";
     TOKEN_EXPIRED = FORBIDDEN, Store, "token-expired", "The provisioning token has expired", "Put its successor into the pointer config, or create a token: `attest-gateway token create`.";

@@ -317,8 +317,8 @@ impl NotAttested {
 /// Codes that are not those of refusals: the node has waited in vain, or could not be given a ticket.
 pub const WAITED: [&str; 3] = [RETRY_LIMIT_EXCEEDED, GATEWAY_UNREACHABLE, TICKET_UNDELIVERABLE];
 
-/// Terms of a ticket: its uses and its time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// Terms of a ticket: its uses, its time, and its config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TicketTerms {
     /// The last second at which it is good, since 1970.
@@ -327,6 +327,9 @@ pub struct TicketTerms {
     /// Grace period after it, in seconds, in which the ticket is valid if it was not used before. Absent without a grace period.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub late_seconds: u64,
+    /// SHA-256 of the config that it is for, if the node was told: its Ignition takes no other one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_sha256: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]

@@ -42,10 +42,20 @@ pub(super) fn spec_version(headers: &HeaderMap) -> Result<SpecVersion, Refusal> 
     };
     match (major, minor) {
         (2, 2..) => Ok(SpecVersion::V2_2),
-        // Whoever reads a newer 3.x reads this one too.
-        (3, _) => Ok(SpecVersion::from_numbers(major, minor).unwrap_or(SpecVersion::NEWEST)),
+        (3, minor) => Ok(newest_of_3(minor)),
         _ => Err(Refusal::spec_version_unknown(major, minor)),
     }
+}
+
+/// Returns the newest version that an Ignition reads which reads this 3.x, such as `3.4.0` or `3.7.0-experimental`; `None` for another text.
+pub(super) fn readable(version: &str) -> Option<SpecVersion> {
+    let (major, minor) = numbers(version)?;
+    (major == 3).then(|| newest_of_3(minor))
+}
+
+/// Returns the newest version for an Ignition that reads 3.`minor`: it reads all older ones, too.
+fn newest_of_3(minor: u64) -> SpecVersion {
+    SpecVersion::from_numbers(3, minor).unwrap_or(SpecVersion::NEWEST)
 }
 
 /// Parses one part of `Accept`; returns `None` if it is not a spec version.

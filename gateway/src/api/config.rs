@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use attest::UnixTime;
-use attest::protocol::{GATEWAY_UNREACHABLE, NOT_ATTESTED_HEADER, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
+use attest::protocol::{ConfigCompression, GATEWAY_UNREACHABLE, NOT_ATTESTED_HEADER, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
 use attest_certificates::Fingerprint;
 use attest_certificates::kubelet::PresentedCertificate;
 use attest_ignition::SpecVersion;
@@ -14,7 +14,7 @@ use attest_machines::objects::MachineObjects;
 use attest_store::{EntryTransaction, Store, StoreError, Transact};
 use attest_system::clock::Clock;
 use axum::Extension;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -29,12 +29,12 @@ use super::waiting_client::Awaited;
 use super::{Peer, accept, kubelet};
 use crate::admission::Admission;
 use crate::credentials::seal::SealKeyRing;
-use crate::credentials::tickets::{self, StillListed, TicketError};
+use crate::credentials::tickets::{self, PresentedTicket, StillListed, TicketError};
 use crate::credentials::tokens::{self, Claimant, TokenError};
 use crate::pki::LiveTls;
 use crate::policy::Grant;
-use crate::pools::PreparedConfig;
-use crate::pools::live::{LivePools, Lookup};
+use crate::pools::live::{LivePools, Lookup, Promised};
+use crate::pools::{PreparedConfig, compressed};
 use crate::settings::TicketSettings;
 use crate::sightings::Sightings;
 use attest_pool::{Pool, PoolInventory, RenderedConfig};
@@ -232,7 +232,7 @@ impl<'r> ConfigCase<'r> {
         let ConfigAsked { headers, .. } = self.asked;
         self.record.not_attested = not_attested(headers);
         let outcome = match self.config(awaited).await {
-            Ok(config) => serve(&config, headers),
+            Ok(config) => config.serve(headers).await,
             Err(refusal) if refusal.is_unavailable() => return Err(refusal),
             Err(refusal) => {
                 let record = &mut self.record;
@@ -252,7 +252,7 @@ impl<'r> ConfigCase<'r> {
     }
 
     /// Returns the config that is due.
-    async fn config(&mut self, awaited: &Awaited) -> Result<Arc<RenderedConfig>, Refusal> {
+    async fn config(&mut self, awaited: &Awaited) -> Result<ServedConfig, Refusal> {
         let ConfigAsked {
             pool,
             uri,
@@ -265,14 +265,14 @@ impl<'r> ConfigCase<'r> {
         let version = accept::spec_version(headers)?;
         match RequestCredential::read(headers, uri, presented)? {
             RequestCredential::Ticket(text) => self.by_ticket(&text, version, awaited).await,
-            RequestCredential::Token(text, claimant) => self.by_token(text, claimant, version, awaited).await,
-            RequestCredential::Certificate(presented) => self.by_certificate(&presented, version, awaited).await,
+            RequestCredential::Token(text, claimant) => self.by_token(text, claimant, version, awaited).await.map(ServedConfig::plain),
+            RequestCredential::Certificate(presented) => self.by_certificate(&presented, version, awaited).await.map(ServedConfig::plain),
             RequestCredential::Nothing => {
                 self.record.shown = ShownEvidence::Nothing;
                 let refused = || Refusal::evidence_required(pool.name());
                 let grant = Grant::for_nothing(&pool.grants, pool.name()).ok_or_else(refused)?;
                 let giving = self.giving(pool.grants.nothing, version, awaited, refused)?;
-                giving.give(&mut self.record, &grant)
+                giving.give(&mut self.record, &grant).map(ServedConfig::plain)
             }
         }
     }
@@ -282,12 +282,45 @@ impl<'r> ConfigCase<'r> {
     fn giving(&self, earns: Earns, version: SpecVersion, awaited: &Awaited, refused: impl Fn() -> Refusal) -> Result<ConfigGrant, Refusal> {
         let pool = self.asked.pool;
         let set = earns.set().ok_or_else(refused)?;
-        Ok(ConfigGrant {
+        let prepared = PreparedConfig::new(pool, set, version).map_err(|error| Refusal::from(&error))?;
+        Ok(self.grant_of(prepared, awaited))
+    }
+
+    fn grant_of(&self, prepared: PreparedConfig, awaited: &Awaited) -> ConfigGrant {
+        ConfigGrant {
             pools: Arc::clone(&self.endpoint.pools),
-            pool: Arc::clone(pool),
+            pool: Arc::clone(self.asked.pool),
             awaited: awaited.clone(),
-            prepared: PreparedConfig::new(pool, set, version).map_err(|error| Refusal::from(&error))?,
-        })
+            prepared,
+        }
+    }
+
+    /// Like [`ConfigCase::giving`], for the config that a ticket promises, if it promises one.
+    fn giving_promised(
+        &self,
+        ticket: &PresentedTicket,
+        version: SpecVersion,
+        awaited: &Awaited,
+        refused: impl Fn() -> Refusal,
+    ) -> Result<ConfigGrant, Refusal> {
+        let pool = self.asked.pool;
+        let Some(promise) = &ticket.config().promise else {
+            return self.giving(pool.grants.attested, version, awaited, refused);
+        };
+        let promised = promise.spec_version;
+        if version < promised {
+            return Err(TicketError::SpecVersion { promised, asked: version }.into());
+        }
+        let set = pool.grants.attested.set().ok_or_else(refused)?;
+        match self.endpoint.pools.promised(pool, set, promise) {
+            Promised::Config(prepared) => Ok(self.grant_of(prepared, awaited)),
+            Promised::NotYet => Err(Refusal::config_awaited(pool.name(), &promise.sha256)),
+            Promised::Gone => Err(TicketError::ConfigChanged {
+                pool: pool.name().to_owned(),
+                sha256: promise.sha256.clone(),
+            }
+            .into()),
+        }
     }
 
     /// Decides in one optimistic transaction, so that all reads are of one moment. Uses are only spent for a decision that is recorded.
@@ -332,12 +365,7 @@ impl<'r> ConfigCase<'r> {
         }
     }
 
-    async fn by_ticket(
-        &mut self,
-        text: &Zeroizing<String>,
-        version: SpecVersion,
-        awaited: &Awaited,
-    ) -> Result<Arc<RenderedConfig>, Refusal> {
+    async fn by_ticket(&mut self, text: &Zeroizing<String>, version: SpecVersion, awaited: &Awaited) -> Result<ServedConfig, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = ShownEvidence::Ticket;
@@ -352,19 +380,20 @@ impl<'r> ConfigCase<'r> {
         record.earned_by = Some(ticket.decision().to_owned());
         let of = pool.name().to_owned();
         let refused = move || Refusal::attested_not_accepted(&of);
-        let giving = self.giving(pool.grants.attested, version, awaited, &refused)?;
+        let giving = self.giving_promised(&ticket, version, awaited, &refused)?;
         ticket.is_listed(StillListed {
             inventory: pool.inventory.as_ref().map(PoolInventory::machines),
             machines: pool.machines.as_ref().map(|rules| (&*endpoint.machines, rules)),
         })?;
-        self.transact(move |transaction, record| {
+        let compression = ticket.config().compression;
+        let given = self.transact(move |transaction, record| {
             let redeemed = ticket.redeem(transaction)?;
             record.use_number = Some(redeemed.use_number());
             record.late_seconds = redeemed.late_seconds();
             let grant = Grant::for_ticket(&giving.pool.grants, &redeemed).ok_or_else(&refused)?;
             giving.give(record, &grant)
-        })
-        .await
+        });
+        given.await.map(|config| ServedConfig { config, compression })
     }
 
     async fn by_token(
@@ -447,10 +476,33 @@ impl<'r> ConfigCase<'r> {
     }
 }
 
+/// A config that was granted, and how it is sent.
+struct ServedConfig {
+    config: Arc<RenderedConfig>,
+    /// Compression of the body. It is not negotiated by `Accept-Encoding`: Ignition undoes what its pointer names.
+    compression: Option<ConfigCompression>,
+}
+
+impl ServedConfig {
+    const fn plain(config: Arc<RenderedConfig>) -> Self {
+        Self { config, compression: None }
+    }
+
+    async fn serve(&self, headers: &HeaderMap) -> Response {
+        let Self { config, compression } = self;
+        match compression {
+            None => serve(config.bytes.clone(), "application/json", &format!("\"{}\"", config.sha256), headers),
+            Some(ConfigCompression::Gzip) => match compressed(config).await {
+                Some(body) => serve(body, "application/gzip", &format!("\"{}.gzip\"", config.sha256), headers),
+                None => problem::empty_503(),
+            },
+        }
+    }
+}
+
 /// Answers like a Machine Config Server. The body is never empty: Ignition would read that as an empty config. Only a client that sends
 /// `If-None-Match` can get 304; Ignition never sends it.
-fn serve(config: &RenderedConfig, headers: &HeaderMap) -> Response {
-    let etag = format!("\"{}\"", config.sha256);
+fn serve(body: Bytes, kind: &'static str, etag: &str, headers: &HeaderMap) -> Response {
     let known = headers
         .get_all(header::IF_NONE_MATCH)
         .iter()
@@ -468,6 +520,6 @@ fn serve(config: &RenderedConfig, headers: &HeaderMap) -> Response {
     if known {
         return (StatusCode::NOT_MODIFIED, common).into_response();
     }
-    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    (common, kind, Body::from(config.bytes.clone())).into_response()
+    let kind = [(header::CONTENT_TYPE, HeaderValue::from_static(kind))];
+    (common, kind, Body::from(body)).into_response()
 }

@@ -8,6 +8,7 @@ use attest::protocol::Evidence;
 use attest::{AppraisalPolicy, Challenge, UnixTime};
 use attest_pool::Pool;
 
+use super::config_formats::WantedFormats;
 use crate::admission::ClientSource;
 
 /// Subject of a decision, with its pool and its time.
@@ -16,6 +17,8 @@ pub(super) struct EvidenceAsked<'r> {
     pub pool: Arc<Pool>,
     pub challenge: &'r Challenge,
     pub evidence: &'r Evidence,
+    /// How the node can fetch its config.
+    pub formats: WantedFormats,
     pub peer: IpAddr,
     /// The source that its turns at the processor are counted for.
     pub source: ClientSource,

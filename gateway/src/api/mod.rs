@@ -4,6 +4,7 @@ mod accept;
 mod anchors;
 mod challenge;
 mod config;
+mod config_formats;
 mod credential;
 mod decisions;
 mod discovery;

@@ -1,8 +1,10 @@
 //! Tickets, which a successful attestation earns: bound to node and pool, short-lived, valid for a few fetches. An unused one is valid for
 //! longer, and short-lived from its first use on: its node may wait for a gateway that is away.
 
-use attest::protocol::TICKET_PREFIX;
+use attest::protocol::{ConfigCompression, ConfigForm, HexDigest, TICKET_PREFIX};
 use attest::{EkDigest, EndorsedBy, Inventory, MachineObject, NodeIdentity, UnixTime};
+use attest_ignition::SpecVersion;
+use attest_log::ConfigSet;
 use attest_machines::enrolment;
 use attest_machines::instances::{self, InstanceRecord};
 use attest_machines::objects::{MachineObjects, MachinesUnknown};
@@ -52,6 +54,52 @@ struct TicketContent {
     #[serde(default, skip_serializing_if = "is_zero")]
     late: u64,
     uses: u32,
+    /// How the config is sent; absent: as plain JSON, in the version that the request accepts.
+    #[serde(default, skip_serializing_if = "TicketConfig::is_plain")]
+    config: TicketConfig,
+}
+
+/// How the config for a ticket is sent. The node's pointer says the same, so every gateway that opens the ticket has to keep to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TicketConfig {
+    /// Compression of the answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<ConfigCompression>,
+    /// The exact config, if the pointer has its hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promise: Option<ConfigPromise>,
+}
+
+/// The config that a ticket is for, whatever the pool has when it is fetched.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigPromise {
+    pub set: ConfigSet,
+    pub spec_version: SpecVersion,
+    /// SHA-256 of the config as JSON, hexadecimal.
+    pub sha256: String,
+    /// Time of the promise, in seconds since 1970.
+    pub at: u64,
+    /// The last second at which a gateway that does not have the config yet waits for it.
+    pub wait_until: u64,
+}
+
+impl TicketConfig {
+    /// Returns whether nothing was agreed with the node.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns what the node is told; `None` if nothing was agreed.
+    #[must_use]
+    pub fn form(&self) -> Option<ConfigForm> {
+        (!self.is_plain()).then(|| ConfigForm {
+            compression: self.compression,
+            sha256: self.promise.as_ref().and_then(|promise| HexDigest::from_hex(&promise.sha256)),
+        })
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
@@ -98,6 +146,8 @@ pub struct TicketGrant<'e> {
     pub endorsed_by: Option<&'e EndorsedBy>,
     /// The Machine object of the cluster that it was let in by, if it was one.
     pub object: Option<&'e MachineObject>,
+    /// How the config is sent.
+    pub config: &'e TicketConfig,
 }
 
 /// Machines that the pool lists individually at the moment: by its inventory, and by Machine objects of the cluster.
@@ -115,6 +165,8 @@ pub struct IssuedTicket {
     pub expires: u64,
     /// Proof of the same attestation for reports, valid for as long as the ticket can be.
     pub report: String,
+    /// How the config is sent for it; `None` for plain JSON.
+    pub config: Option<ConfigForm>,
 }
 
 /// Issues a ticket under the seal.
@@ -141,6 +193,7 @@ pub fn issue(seal: &SealKeyRing, settings: &TicketSettings, earned: &TicketGrant
         lifetime: if settings.late.is_zero() { 0 } else { settings.lifetime.as_secs() },
         late: settings.late.as_secs(),
         uses: settings.uses,
+        config: earned.config.clone(),
     };
     let bytes = serde_json::to_vec(&content)?;
     let attestation = ProvenAttestation {
@@ -155,6 +208,7 @@ pub fn issue(seal: &SealKeyRing, settings: &TicketSettings, earned: &TicketGrant
         report: report_proofs::issue(seal, attestation, settings.longest(), now)?,
         text: format!("{TICKET_PREFIX}{}", seal.seal(Sealed::Ticket, &bytes)?),
         expires: content.expires,
+        config: content.config.form(),
     })
 }
 
@@ -239,6 +293,16 @@ pub enum TicketError {
         identity: NodeIdentity,
         pool: String,
     },
+    /// The pointer has the hash of a config that this gateway no longer has.
+    #[error("the ticket is for a config of pool {pool} with SHA-256 {sha256}, which has changed since")]
+    ConfigChanged { pool: String, sha256: String },
+    /// The request accepts only versions older than that of the promised config.
+    #[error("the ticket is for a config in spec {promised}, but the request accepts only {asked}")]
+    SpecVersion {
+        promised: SpecVersion,
+        /// Version that the request accepts.
+        asked: SpecVersion,
+    },
     /// It is not known which machines the cluster has.
     #[error(transparent)]
     MachinesUnknown(#[from] MachinesUnknown),
@@ -302,6 +366,12 @@ impl PresentedTicket {
     #[must_use]
     pub fn decision(&self) -> &str {
         &self.content.decision
+    }
+
+    /// Returns how the config is sent for it.
+    #[must_use]
+    pub const fn config(&self) -> &TicketConfig {
+        &self.content.config
     }
 
     /// Uses the ticket once, if its node is by the store still one that would have earned it. [`PresentedTicket::is_listed`] asks the rest.

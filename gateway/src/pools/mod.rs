@@ -12,6 +12,7 @@ use attest_log::ConfigSet;
 use attest_pool::folder::FileReader;
 use attest_pool::needed_before_approval::NeededState;
 use attest_pool::{Pool, PoolError, RenderedConfig};
+use axum::body::Bytes;
 use upstream::Upstream;
 
 use crate::policy::Grant;
@@ -43,6 +44,11 @@ impl PreparedConfig {
         &self.config.sha256
     }
 
+    /// Compresses the config, if that was not done before.
+    pub async fn compress(&self) {
+        compressed(&self.config).await;
+    }
+
     /// Returns the spec version of the config.
     #[must_use]
     pub fn version(&self) -> SpecVersion {
@@ -54,6 +60,16 @@ impl PreparedConfig {
     pub fn for_grant(&self, grant: &Grant) -> Option<&Arc<RenderedConfig>> {
         (grant.pool() == self.pool && grant.set() == self.set).then_some(&self.config)
     }
+}
+
+/// Returns a config as gzip; compresses it in a thread of its own if that was not done before. `None` if the runtime shuts down.
+pub async fn compressed(config: &Arc<RenderedConfig>) -> Option<Bytes> {
+    if let Some(compressed) = config.compressed() {
+        return Some(compressed.clone());
+    }
+    let config = Arc::clone(config);
+    let compressing = tokio::task::spawn_blocking(move || config.gzip().clone());
+    compressing.await.ok()
 }
 
 /// Reads one pool, from its folder, or from another server that the folder names. `needed` has the cluster's MachineConfigs for nodes

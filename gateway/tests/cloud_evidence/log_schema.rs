@@ -11,7 +11,7 @@ use attest::reference_sets::{Is, NewValue, ReferenceQuery};
 use attest::tpm::wire::HashAlg;
 use attest::{Kind, NodeIdentity, SpkiSha256, UnixTime, purpose};
 use attest_gateway::credentials::seal::SealKeyRing;
-use attest_gateway::credentials::tickets::{self, TicketGrant};
+use attest_gateway::credentials::tickets::{self, TicketConfig, TicketGrant};
 use attest_gateway::settings::TicketSettings;
 use attest_log::admin::{Act, By, ByObject, ValueChange, Verb};
 use attest_log::{Acceptable, Decision, Record};
@@ -308,6 +308,7 @@ fn late_ticket(gateway: &Gateway) -> String {
         decision: "dddddddddddddddddddddddddddddddd",
         endorsed_by: None,
         object: None,
+        config: &TicketConfig::default(),
     };
     let issued = UnixTime::since_unix_epoch(Duration::from_secs(now() - 700));
     bearer(&tickets::issue(&seal, &settings, &earned, issued).unwrap().text)

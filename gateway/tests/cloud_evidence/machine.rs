@@ -288,6 +288,7 @@ impl Asked {
         EvidenceRequest {
             challenge: self.challenge.clone(),
             evidence,
+            config: None,
         }
     }
 

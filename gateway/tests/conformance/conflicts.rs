@@ -5,7 +5,7 @@ use std::path::Path;
 
 use attest::{EkDigest, EndorsedBy, NodeIdentity, UnixTime};
 use attest_gateway::credentials::seal::SealKeyRing;
-use attest_gateway::credentials::tickets::{self, TicketError, TicketGrant};
+use attest_gateway::credentials::tickets::{self, TicketConfig, TicketError, TicketGrant};
 use attest_gateway::credentials::tokens::{self, Draft, RotateOptions, TokenError, TokenHolder};
 use attest_gateway::settings::TicketSettings;
 use attest_machines::enrolment::{self, EkRecord};
@@ -129,6 +129,7 @@ impl Attested {
             decision: "d",
             endorsed_by: Some(&EndorsedBy::Allowlist),
             object: None,
+            config: &TicketConfig::default(),
         };
         let ticket = tickets::issue(&seal, &settings, &earned, NOW).unwrap().text;
         Self {

@@ -76,6 +76,7 @@ impl Fixture {
                 gcp: Some(gcp_evidence(token)),
                 ..Evidence::default()
             },
+            config: None,
         }
     }
 

@@ -82,7 +82,12 @@ impl Life {
             claimant: Some(attest::protocol::Blob(machine.claimant.to_vec())),
             ..Evidence::default()
         };
-        self.show(&EvidenceRequest { challenge, evidence }).await
+        self.show(&EvidenceRequest {
+            challenge,
+            evidence,
+            config: None,
+        })
+        .await
     }
 
     /// Reports a failed boot, with the proof of this attestation.

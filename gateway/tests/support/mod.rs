@@ -469,6 +469,7 @@ impl Gateway {
         EvidenceRequest {
             challenge: challenges::seal(seal, challenge).unwrap(),
             evidence: case.evidence(),
+            config: None,
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use attest::nonce::qualifying_data;
-use attest::protocol::{ChallengeRequest, ChallengeResponse, EvidenceRequest, HexDigest};
+use attest::protocol::{ChallengeRequest, ChallengeResponse, ConfigCompression, ConfigFormats, EvidenceRequest, HexDigest};
 use attest::tpm::ak::AkPublic;
 use attest::{HashAlg, SpkiSha256};
 
@@ -16,6 +16,7 @@ use super::{Answer, Case, POOL, SPEC, SoftKey, accept, bearer, challenge_request
 pub struct Node {
     tpm: SoftTpm,
     case: Case,
+    formats: Option<ConfigFormats>,
 }
 
 impl Node {
@@ -23,7 +24,15 @@ impl Node {
     pub fn new() -> Self {
         let tpm = SoftTpm::p256();
         let case = self::tpm().but(|case| case.ek_area = tpm.ek.clone());
-        Self { tpm, case }
+        Self { tpm, case, formats: None }
+    }
+
+    /// Makes it offer what `attest-node` offers: a compressed config, and a hash of it.
+    pub fn takes_compressed_configs(&mut self) {
+        self.formats = Some(ConfigFormats {
+            compression: Some(ConfigCompression::Gzip),
+            spec_version: Some(SPEC.to_owned()),
+        });
     }
 
     /// Like [`Node::new`], with a TPM of this manufacturer.
@@ -38,7 +47,7 @@ impl Node {
         let mut case = Case::new(ak);
         case.ek_area = tpm.ek.clone();
         case.ek_certificate = Some(ek_certificate);
-        Self { tpm, case }
+        Self { tpm, case, formats: None }
     }
 
     /// Sets the event log, which need not be valid if the pool only records it.
@@ -100,6 +109,7 @@ impl Node {
         EvidenceRequest {
             challenge: challenged.challenge,
             evidence: self.case.evidence(),
+            config: self.formats.clone(),
         }
     }
 

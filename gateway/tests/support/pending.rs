@@ -26,6 +26,7 @@ pub fn evidence(id: &str, at: u64, ek: EkDigest) -> DecisionRecord {
         expires: at + 600,
         uses: 5,
         late_seconds: 0,
+        config_sha256: None,
     });
     stored_record(&record)
 }

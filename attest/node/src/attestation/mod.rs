@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use attest_wire::nonce::{NONCE_BYTES, PURPOSE_CONFIG};
 use attest_wire::protocol::{
-    ChallengeRequest, ChallengeResponse, Evidence, EvidenceRequest, HexDigest, RehearsalResponse, SecretText, TokenEvidence, TpmEvidence,
-    TpmTask,
+    ChallengeRequest, ChallengeResponse, ConfigForm, ConfigFormats, Evidence, EvidenceRequest, HexDigest, RehearsalResponse, SecretText,
+    TokenEvidence, TpmEvidence, TpmTask,
 };
 use attest_wire::tpm::LOG_LIMIT_BYTES;
 use attest_wire::tpm::wire::HashAlg;
@@ -45,6 +45,8 @@ const WORTH_ANOTHER_CHALLENGE: [&str; 7] = [
 ];
 /// Highest PCR that may be quoted. Any software can reset 16 and 23, and a dynamic launch resets 17 to 22: they say nothing about a boot.
 const HIGHEST_PCR: u8 = 15;
+/// Length of a SHA-256 digest, in bytes.
+const SHA256_BYTES: usize = 32;
 /// Longest ticket put into a header, in bytes: HTTP servers take 8 KiB of headers.
 const TICKET_LIMIT_BYTES: usize = 4096;
 
@@ -59,6 +61,8 @@ pub struct AttestationTarget<'a> {
     pub kubelet_key: Option<SpkiSha256>,
     /// The provisioning token that the pointer carries for it. A secret, so there is no `Debug`.
     pub token: Option<&'a Zeroizing<String>>,
+    /// What the pointer can say about the config.
+    pub formats: &'a ConfigFormats,
 }
 
 /// Result of an attestation: the ticket, and the evidence that earned it.
@@ -72,6 +76,8 @@ pub struct AttestationOutcome {
     pub identities: Vec<String>,
     /// Proof of the attestation for a report; `None` if the gateway gives none.
     pub report: Option<SecretText>,
+    /// How the gateway sends the config: the pointer has to say the same. `None` for plain JSON.
+    pub config: Option<ConfigForm>,
 }
 
 impl fmt::Display for AttestationOutcome {
@@ -125,9 +131,11 @@ pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<At
         match gateway.evidence(&EvidenceRequest {
             challenge: challenge.challenge,
             evidence,
+            config: Some(target.formats.clone()),
         }) {
             Ok(response) => {
                 let ticket = check_ticket(response.ticket, &response.url, pool)?;
+                check_form(response.config.as_ref(), target.formats)?;
                 // By the gateway's clock alone: this node's may be off. The challenge was still good when the ticket was given for it.
                 let lasts = response.expires.checked_sub(expires).filter(|seconds| *seconds > 0);
                 return Ok(AttestationOutcome {
@@ -136,6 +144,7 @@ pub fn attest(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<At
                     kinds,
                     identities,
                     report: response.report,
+                    config: response.config,
                 });
             }
             Err(GatewayError::Refused(problem)) if WORTH_ANOTHER_CHALLENGE.contains(&problem.code.as_str()) => {
@@ -167,8 +176,11 @@ pub fn rehearse(target: AttestationTarget<'_>, means: &mut Means<'_>) -> Result<
         server_key: &server_key,
     };
     let (evidence, _) = answer(&challenge, &binding, means, target)?;
-    let challenge = challenge.challenge;
-    Ok(target.gateway.rehearse(&EvidenceRequest { challenge, evidence })?)
+    Ok(target.gateway.rehearse(&EvidenceRequest {
+        challenge: challenge.challenge,
+        evidence,
+        config: None,
+    })?)
 }
 
 /// Returns the request for a challenge, with the kinds that the node offers.
@@ -179,6 +191,7 @@ fn offer(target: AttestationTarget<'_>, means: &Means<'_>, rehearsal: bool) -> R
         pool,
         token,
         kubelet_key,
+        ..
     } = target;
     let request = ChallengeRequest {
         kubelet_key_sha256: kubelet_key.map(HexDigest::from),
@@ -326,7 +339,7 @@ fn check_quote(bank: &str, pcrs: &[u8]) -> Result<HashAlg, Failure> {
 /// Checks that a ticket fits into a header and is for the config that the pointer names.
 fn check_ticket(ticket: String, url: &str, pool: &str) -> Result<Zeroizing<String>, Failure> {
     let ticket = Zeroizing::new(ticket);
-    let wrong = |what: &str| Failure::new("gateway-answer", format!("the gateway's ticket {what}"), "read the gateway's log");
+    let wrong = |what: &str| wrong_answer(&format!("ticket {what}"));
     if ticket.is_empty() || ticket.len() > TICKET_LIMIT_BYTES || !ticket.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Err(wrong("cannot stand in a header"));
     }
@@ -334,6 +347,25 @@ fn check_ticket(ticket: String, url: &str, pool: &str) -> Result<Zeroizing<Strin
         return Err(wrong(&format!("is for {:?}, not for pool {pool}", printable(url))));
     }
     Ok(ticket)
+}
+
+/// Checks that a gateway sends the config only in a way that the pointer can say.
+fn check_form(form: Option<&ConfigForm>, formats: &ConfigFormats) -> Result<(), Failure> {
+    let Some(ConfigForm { compression, sha256 }) = form else {
+        return Ok(());
+    };
+    if compression.is_some() && *compression != formats.compression {
+        return Err(wrong_answer("config is compressed in a way that this node did not offer"));
+    }
+    match sha256 {
+        Some(_) if formats.spec_version.is_none() => Err(wrong_answer("config has a hash that this node did not offer to check")),
+        Some(sha256) if sha256.as_bytes().len() != SHA256_BYTES => Err(wrong_answer("config has a hash that is not SHA-256")),
+        _ => Ok(()),
+    }
+}
+
+fn wrong_answer(what: &str) -> Failure {
+    Failure::new("gateway-answer", format!("the gateway's {what}"), "read the gateway's log")
 }
 
 /// Reads the firmware's event log. Returns `None` if it is missing, with a note if it exists but cannot be sent.
@@ -363,7 +395,7 @@ pub fn event_log(path: &Path) -> (Option<Vec<u8>>, Option<String>) {
 #[allow(clippy::unwrap_used, reason = "a test may panic")]
 mod tests {
     use attest_wire::azure::vtpm::{AzureVtpmEvidence, AzureVtpmTask};
-    use attest_wire::protocol::{Blob, GcpTask, Nothing, Task};
+    use attest_wire::protocol::{Blob, ConfigCompression, GcpTask, Nothing, Task};
 
     use super::*;
 
@@ -530,6 +562,7 @@ mod tests {
             kinds: kinds.iter().copied().collect(),
             identities: identities.iter().map(|identity| (*identity).to_owned()).collect(),
             report: None,
+            config: None,
         };
         assert_eq!(attested.to_string(), expect);
     }
@@ -565,6 +598,28 @@ mod tests {
         check_answer(&"x".repeat(TICKET_LIMIT_BYTES + 1), "/config/worker", false);
         check_answer("ticket.abc", "/config/master", false);
         check_answer("ticket.abc", "worker", false);
+    }
+
+    fn check_config(compression: Option<ConfigCompression>, sha256: Option<HexDigest>, formats: (bool, bool), accepted: bool) {
+        let formats = ConfigFormats {
+            compression: formats.0.then_some(ConfigCompression::Gzip),
+            spec_version: formats.1.then(|| "3.4.0".to_owned()),
+        };
+        let form = ConfigForm { compression, sha256 };
+        assert_eq!(check_form(Some(&form), &formats).is_ok(), accepted, "{form:?} {formats:?}");
+        assert_eq!(check_form(None, &formats), Ok(()));
+    }
+
+    #[test]
+    fn config_is_sent_as_the_node_has_offered() {
+        let (gzip, hash) = (Some(ConfigCompression::Gzip), HexDigest::new(&[7; 32]));
+        check_config(gzip, hash.clone(), (true, true), true);
+        check_config(gzip, None, (true, true), true);
+        check_config(None, hash.clone(), (true, true), true);
+        check_config(None, None, (false, false), true);
+        check_config(gzip, None, (false, true), false);
+        check_config(None, hash, (true, false), false);
+        check_config(None, HexDigest::new(&[7; 48]), (true, true), false);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use attest_wire::Kind;
+use attest_wire::protocol::ConfigForm;
 use zeroize::Zeroizing;
 
 use super::opened_tpm::{cloud_means, open};
@@ -80,7 +81,8 @@ pub(super) fn attest_to_all(
         return Err(failed);
     }
     let tokens: Vec<_> = gateways.iter().map(|(source, _)| pointer.token(source.place)).collect();
-    let gateways: Vec<_> = gateways.iter().zip(&tokens).collect();
+    let formats: Vec<_> = gateways.iter().map(|(source, _)| pointer.config_formats(source.place)).collect();
+    let gateways: Vec<_> = gateways.iter().zip(tokens.iter().zip(&formats)).collect();
     // Beside the pointer, until the last one is there: one that is earned again, or is too old by then, leaves nothing of itself.
     let mut earned: BTreeMap<usize, EarnedTicket> = BTreeMap::new();
     let mut round: Vec<usize> = (0..gateways.len()).collect();
@@ -88,7 +90,7 @@ pub(super) fn attest_to_all(
     // its patience is.
     while !round.is_empty() {
         let (mut left, held) = (round.len(), patience.times());
-        for (index, ((source, takes), token)) in gateways.iter().enumerate().filter(|(index, _)| round.contains(index)) {
+        for (index, ((source, takes), (token, formats))) in gateways.iter().enumerate().filter(|(index, _)| round.contains(index)) {
             let share = patience.work().share(left);
             left -= 1;
             patience.answered(Instant::now());
@@ -98,6 +100,7 @@ pub(super) fn attest_to_all(
                 pool: &source.pool,
                 kubelet_key: told_key.filter(|_| takes.kubelet_key),
                 token: token.as_ref(),
+                formats,
             };
             match (attestation::attest(target, &mut means), earned.get_mut(&index)) {
                 (Ok(attested), _) => {
@@ -135,7 +138,7 @@ pub(super) fn attest_to_all(
             failure => {
                 let kept = |failure| format!("{}: keeping the ticket of an earlier attestation: {failure}", source.base);
                 done.notes.extend(failure.map(kept));
-                pointer.set_ticket(source.place, &earned.ticket);
+                pointer.set_ticket(source.place, &earned.ticket, earned.config.as_ref());
                 done.attested.push(earned.line);
             }
         }
@@ -148,6 +151,7 @@ struct EarnedTicket {
     ticket: Zeroizing<String>,
     at: Instant,
     lasts: Option<Duration>,
+    config: Option<ConfigForm>,
     /// Message about the attestation.
     line: String,
     /// Reason why it could not be earned again. The ticket's validity is unchanged.
@@ -160,6 +164,7 @@ impl EarnedTicket {
             ticket: attested.ticket,
             at: Instant::now(),
             lasts: attested.lasts,
+            config: attested.config,
             line,
             not_again: None,
         }

@@ -12,8 +12,10 @@ pub mod write;
 
 use std::time::Duration;
 
-use attest_wire::protocol::{BOOT_ID_HEADER, CLAIMANT_HEADER, NOT_ATTESTED_HEADER, TICKET_PREFIX};
-use data_encoding::BASE64URL_NOPAD;
+use attest_wire::protocol::{
+    BOOT_ID_HEADER, CLAIMANT_HEADER, ConfigCompression, ConfigForm, ConfigFormats, NOT_ATTESTED_HEADER, TICKET_PREFIX,
+};
+use data_encoding::{BASE64URL_NOPAD, HEXLOWER};
 use serde_json::{Map, Value, json};
 use zeroize::Zeroizing;
 
@@ -27,6 +29,11 @@ pub const POINTER_LIMIT_BYTES: usize = 1024 * 1024;
 const SOURCES_LIMIT: usize = 16;
 /// Longest provisioning token sent, in bytes. Tokens have 43; HTTP servers take 8 KiB of headers.
 const TOKEN_LIMIT_BYTES: usize = 4096;
+
+/// Place of a resource's hash.
+const HASH: &str = "/verification/hash";
+/// Beginning of a hash of the config that a ticket promises.
+const SHA256_PREFIX: &str = "sha256-";
 
 /// A pointer config of spec version 3.x. It may hold tokens and tickets, so it has no `Debug`.
 pub struct Pointer {
@@ -117,10 +124,7 @@ impl Pointer {
     /// gateway refuses that.
     #[must_use]
     pub fn token(&self, place: SourceLocation) -> Option<Zeroizing<String>> {
-        let resource = match place {
-            SourceLocation::Replace => self.config.pointer("/ignition/config/replace"),
-            SourceLocation::Merge(index) => self.config.pointer("/ignition/config/merge").and_then(|merge| merge.get(index)),
-        }?;
+        let resource = self.source_at(place)?;
         let mut credentials = resource.get("source").and_then(Value::as_str).map(tokens).unwrap_or_default();
         let headers = resource.get("httpHeaders").and_then(Value::as_array);
         for header in headers.map(Vec::as_slice).unwrap_or_default() {
@@ -136,12 +140,49 @@ impl Pointer {
         (fits && !only.starts_with(TICKET_PREFIX)).then_some(only)
     }
 
+    /// What the pointer can say about the config of a source. Where it has a hash of its own, it takes no other.
+    #[must_use]
+    pub fn config_formats(&self, place: SourceLocation) -> ConfigFormats {
+        let resource = self.source_at(place);
+        let is_pinned =
+            resource.is_some_and(|resource| resource.pointer(HASH).is_some_and(Value::is_string) && !has_tickets_hash(resource));
+        let version = self.config.pointer("/ignition/version").and_then(Value::as_str);
+        ConfigFormats {
+            compression: Some(ConfigCompression::Gzip),
+            spec_version: version.filter(|_| !is_pinned).map(|version| raised(version).to_owned()),
+        }
+    }
+
+    fn source_at(&self, place: SourceLocation) -> Option<&Value> {
+        match place {
+            SourceLocation::Replace => self.config.pointer("/ignition/config/replace"),
+            SourceLocation::Merge(index) => self.config.pointer("/ignition/config/merge").and_then(|merge| merge.get(index)),
+        }
+    }
+
     /// Puts a ticket into a source's headers, in place of any credential that the source had: the gateway refuses two at once, and a ticket
-    /// is worth more than a token.
-    pub fn set_ticket(&mut self, place: SourceLocation, ticket: &str) {
+    /// is worth more than a token. `form` is how the gateway sends the config for it.
+    pub fn set_ticket(&mut self, place: SourceLocation, ticket: &str, form: Option<&ConfigForm>) {
+        let (had_ticket, had_hash) = match self.source_at(place) {
+            Some(source) => (has_ticket(source), has_tickets_hash(source)),
+            None => return,
+        };
         let Some(resource) = self.resource_with_headers(place) else {
             return;
         };
+        if had_ticket {
+            resource.remove("compression");
+        }
+        if had_hash {
+            resource.remove("verification");
+        }
+        if let Some(compression) = form.and_then(|form| form.compression) {
+            resource.insert("compression".to_owned(), json!(compression.as_str()));
+        }
+        if let Some(sha256) = form.and_then(|form| form.sha256.as_ref()) {
+            let hash = format!("{SHA256_PREFIX}{}", HEXLOWER.encode(sha256.as_bytes()));
+            resource.insert("verification".to_owned(), json!({ "hash": hash }));
+        }
         if let Some(source) = resource.get("source").and_then(Value::as_str).and_then(without_token) {
             resource.insert("source".to_owned(), json!(source));
         }
@@ -181,11 +222,8 @@ impl Pointer {
     /// A source, in a config whose version has headers.
     fn resource(&mut self, place: SourceLocation) -> Option<&mut Map<String, Value>> {
         let ignition = self.config.get_mut("ignition").and_then(Value::as_object_mut)?;
-        // 3.0.0 has no httpHeaders and Ignition drops them without a word. 3.1.0 only adds to it.
-        if let Some(version) = ignition.get_mut("version")
-            && version == "3.0.0"
-        {
-            *version = json!("3.1.0");
+        if let Some(Value::String(version)) = ignition.get_mut("version") {
+            *version = raised(version).to_owned();
         }
         let config = ignition.get_mut("config");
         let resource = match place {
@@ -240,6 +278,30 @@ fn set_header(resource: &mut Map<String, Value>, name: &str, value: &str) {
     headers.retain(|header| !is_named(header, name));
     headers.push(json!({ "name": name, "value": value }));
     resource.insert("httpHeaders".to_owned(), Value::Array(headers));
+}
+
+/// Returns the spec version in which a pointer is written: 3.0.0 has no httpHeaders, and Ignition drops them without a word. 3.1.0 only adds
+/// to it.
+fn raised(version: &str) -> &str {
+    if version == "3.0.0" { "3.1.0" } else { version }
+}
+
+/// Returns whether an earlier run has put a ticket into a source.
+fn has_ticket(resource: &Value) -> bool {
+    let headers = resource.get("httpHeaders").and_then(Value::as_array);
+    headers.into_iter().flatten().any(|header| {
+        let value = header
+            .get("value")
+            .and_then(Value::as_str)
+            .and_then(|value| value.strip_prefix("Bearer "));
+        is_named(header, "authorization") && value.is_some_and(|value| value.starts_with(TICKET_PREFIX))
+    })
+}
+
+/// Returns whether a source has the hash that came with the ticket of an earlier run.
+fn has_tickets_hash(resource: &Value) -> bool {
+    let hash = resource.pointer(HASH).and_then(Value::as_str);
+    has_ticket(resource) && hash.is_some_and(|hash| hash.starts_with(SHA256_PREFIX))
 }
 
 fn is_named(header: &Value, wanted: &str) -> bool {
@@ -318,7 +380,7 @@ mod tests {
             assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
         }
         // Whoever attests after all has nothing to say any more.
-        pointer.set_ticket(SourceLocation::Merge(0), "ticket.abc");
+        pointer.set_ticket(SourceLocation::Merge(0), "ticket.abc", None);
         let ticket = json!({"name": "Authorization", "value": "Bearer ticket.abc"});
         let after = merge("3.1.0", &json!({"source": SOURCE, "httpHeaders": [ticket]}));
         assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), after);
@@ -331,7 +393,7 @@ mod tests {
         let mut pointer = pointer(&config).for_boot(Some(id.to_owned()));
         assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), config);
         for _ in 0..2 {
-            pointer.set_ticket(SourceLocation::Merge(0), "ticket.abc");
+            pointer.set_ticket(SourceLocation::Merge(0), "ticket.abc", None);
             let headers = json!([
                 {"name": BOOT_ID_HEADER, "value": id},
                 {"name": "Authorization", "value": "Bearer ticket.abc"},
@@ -367,7 +429,7 @@ mod tests {
 
     fn check_ticket(before: &Value, place: SourceLocation, after: &Value) {
         let mut pointer = pointer(before);
-        pointer.set_ticket(place, "ticket.abc");
+        pointer.set_ticket(place, "ticket.abc", None);
         assert_eq!(serde_json::from_slice::<Value>(&pointer.to_bytes()).unwrap(), *after);
     }
 
@@ -375,6 +437,45 @@ mod tests {
 
     fn merge(version: &str, resource: &Value) -> Value {
         json!({ "ignition": { "version": version, "config": { "merge": [resource] } }, "x-unknown": [1, {"a": null}] })
+    }
+
+    #[test]
+    fn resource_says_how_the_config_is_sent() {
+        let place = SourceLocation::Merge(0);
+        let form = |compressed: bool, sha256: Option<[u8; 32]>| ConfigForm {
+            compression: compressed.then_some(ConfigCompression::Gzip),
+            sha256: sha256.map(Into::into),
+        };
+        let formats = |pointer: &Pointer| {
+            let ConfigFormats { compression, spec_version } = pointer.config_formats(place);
+            assert_eq!(compression, Some(ConfigCompression::Gzip));
+            spec_version
+        };
+        let check = |pointer: &mut Pointer, form: Option<&ConfigForm>, compression: &Value, verification: &Value| {
+            pointer.set_ticket(place, "ticket.abc", form);
+            let after: Value = serde_json::from_slice(&pointer.to_bytes()).unwrap();
+            let resource = &after["ignition"]["config"]["merge"][0];
+            assert_eq!((&resource["compression"], &resource["verification"]), (compression, verification));
+        };
+        let hash = json!({ "hash": format!("sha256-{}", "07".repeat(32)) });
+        let mut plain = pointer(&merge("3.0.0", &json!({"source": SOURCE})));
+        assert_eq!(formats(&plain).as_deref(), Some("3.1.0"));
+        check(&mut plain, Some(&form(true, Some([7; 32]))), &json!("gzip"), &hash);
+        // A second run in the same boot.
+        assert_eq!(formats(&plain).as_deref(), Some("3.1.0"));
+        check(&mut plain, Some(&form(true, None)), &json!("gzip"), &Value::Null);
+        check(&mut plain, None, &Value::Null, &Value::Null);
+
+        let pin = json!({ "hash": "sha512-00" });
+        let mut pinned = pointer(&merge("3.4.0", &json!({"source": SOURCE, "verification": pin})));
+        for _ in 0..2 {
+            assert_eq!(formats(&pinned), None);
+            check(&mut pinned, Some(&form(true, None)), &json!("gzip"), &pin);
+        }
+        let unpinned = pointer(&merge("3.4.0", &json!({"source": SOURCE, "verification": {"hash": null}})));
+        assert_eq!(formats(&unpinned).as_deref(), Some("3.4.0"));
+        let experimental = pointer(&merge("3.7.0-experimental", &json!({"source": SOURCE})));
+        assert_eq!(formats(&experimental).as_deref(), Some("3.7.0-experimental"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use attest_wire::EkDigest;
-use attest_wire::protocol::RehearsalResponse;
+use attest_wire::protocol::{ConfigFormats, RehearsalResponse};
 use attest_wire::tpm::boot_complete::{BOOT_COMPLETE_PCR, is_closed};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -348,6 +348,7 @@ fn with_gateway(
         pool: &source.pool,
         kubelet_key: None,
         token: None,
+        formats: &ConfigFormats::default(),
     };
     attestation::rehearse(target, &mut means)
 }

@@ -18,6 +18,51 @@ pub struct EvidenceRequest {
     /// Unchanged value of [`super::ChallengeResponse::challenge`].
     pub challenge: String,
     pub evidence: Evidence,
+    /// How this node's Ignition can fetch the config; absent: only as plain JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigFormats>,
+}
+
+/// What the pointer config that the ticket goes into can say about the config.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigFormats {
+    /// The compression that Ignition can undo; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<ConfigCompression>,
+    /// Spec version of the pointer, which its Ignition certainly reads, such as `3.4.0`; absent: the pointer takes no hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec_version: Option<String>,
+}
+
+/// Compression of a config, in the words of Ignition's `compression`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ConfigCompression {
+    Gzip,
+}
+
+impl ConfigCompression {
+    /// Returns the value of `compression` in an Ignition config.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gzip => "gzip",
+        }
+    }
+}
+
+/// How every gateway that takes the ticket sends the config for it. The pointer config has to say the same: Ignition stops the boot if
+/// either differs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigForm {
+    /// Compression of the answer; absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub compression: Option<ConfigCompression>,
+    /// SHA-256 of the config before compression; absent: the gateway does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sha256: Option<HexDigest>,
 }
 
 members! {
@@ -111,6 +156,9 @@ pub struct EvidenceResponse {
     /// Proof of this attestation for [`super::ReportRequest::proof`], and for nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<SecretText>,
+    /// How the config is sent for this ticket; absent: as plain JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config: Option<ConfigForm>,
 }
 
 /// Answer of [`super::EVIDENCE_PATH`] to the evidence of a rehearsal: what the gateway would decide about a machine that boots now.

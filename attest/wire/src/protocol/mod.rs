@@ -19,7 +19,9 @@ pub use crate::token::TokenEvidence;
 pub use crate::tpm::{TpmAttester, TpmEvidence, TpmTask};
 pub use crate::values::{BearerText, Blob, HexDigest, Nothing, SecretText};
 pub use challenge::{Attester, ChallengeRequest, ChallengeResponse, Task};
-pub use evidence::{Evidence, EvidenceRequest, EvidenceResponse, RehearsalResponse, RehearsedRequirement};
+pub use evidence::{
+    ConfigCompression, ConfigForm, ConfigFormats, Evidence, EvidenceRequest, EvidenceResponse, RehearsalResponse, RehearsedRequirement,
+};
 pub use report::{REPORT_ERROR_LIMIT_CHARS, REPORT_JOURNAL_LIMIT_BYTES, ReportRequest, ReportResponse, ReportStage, is_unit};
 
 /// `GET`: the kind of this server. A Machine Config Server answers 404 here, so a node never sends its EK to one.

@@ -22,6 +22,7 @@ use super::super::token;
 use super::super::waiting_client::Awaited;
 use super::decide::{self, DecisionInput, EvidenceRefusal, GrantingDecision, identities, identities_of};
 use super::{EvidenceEndpoint, answer};
+use crate::credentials::tickets::TicketConfig;
 use crate::credentials::tokens::TokenError;
 use attest_pool::Pool;
 
@@ -163,7 +164,11 @@ impl<'r> EvidenceCase<'r> {
             }
         };
         let makers = vouched.makers();
-        let verified = self.appraise(vouched, claims);
+        let mut verified = self.appraise(vouched, claims);
+        if verified.appraised.is_ok() {
+            let EvidenceAsked { pool, formats, now, .. } = &self.asked;
+            verified.config = formats.agree(pool, &self.endpoint.ticket, *now).await;
+        }
         self.transact(verified, makers, awaited).await
     }
 
@@ -250,6 +255,7 @@ impl<'r> EvidenceCase<'r> {
             claims,
             appraised,
             admitted,
+            config: TicketConfig::default(),
             token: token::text(self.asked.evidence),
             record: self.record.clone(),
         }

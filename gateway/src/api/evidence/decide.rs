@@ -40,6 +40,8 @@ pub(super) struct DecisionInput {
     pub(super) appraised: Result<AttestationResult, Reject>,
     /// Membership in the pool, with the Machine object that proves it; only checked if the policy accepts the claims.
     pub(super) admitted: Result<Option<MachineObject>, Refusal>,
+    /// How the config is sent for the ticket.
+    pub(super) config: tickets::TicketConfig,
     /// A provisioning token that came with the evidence.
     pub(super) token: Option<Zeroizing<String>>,
     /// The record, as far as it has come.
@@ -256,12 +258,14 @@ impl DecisionInput {
             pool: grant.pool(),
             decision: &record.id,
             endorsed_by: claims.tpm().map(|tpm| &tpm.endorsed_by),
+            config: &self.config,
         };
         let ticket = tickets::issue(&self.seal, &self.ticket, &earned, self.now).map_err(|error| Refusal::because(&error))?;
         record.ticket = Some(TicketTerms {
             expires: ticket.expires,
             uses: self.ticket.uses,
             late_seconds: self.ticket.late.as_secs(),
+            config_sha256: self.config.promise.as_ref().map(|promise| promise.sha256.clone()),
         });
         Ok(ticket)
     }

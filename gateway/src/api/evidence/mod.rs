@@ -25,6 +25,7 @@ use axum::{Extension, Json};
 use zeroize::Zeroizing;
 
 use super::Peer;
+use super::config_formats::WantedFormats;
 use super::decisions::{Decided, Decisions};
 use super::endorsers::Endorsers;
 use super::evidence_context::EvidenceAsked;
@@ -104,6 +105,10 @@ pub(super) async fn post(
         Ok(request) => request,
         Err(refusal) => return refusal.into_response(),
     };
+    let formats = match WantedFormats::read(request.config.as_ref()) {
+        Ok(formats) => formats,
+        Err(refusal) => return refusal.into_response(),
+    };
     let now = endpoint.clock.now();
     let Some(id) = super::decision_id() else {
         return Refusal::unavailable().into_response();
@@ -168,6 +173,7 @@ pub(super) async fn post(
         pool,
         challenge: spent.challenge(),
         evidence: &request.evidence,
+        formats,
         peer: peer.ip(),
         source: endpoint.admission.source(peer.ip()),
         now,
@@ -263,6 +269,7 @@ fn answer(earned: &GrantingDecision) -> Response {
         expires: ticket.expires,
         url: format!("{CONFIG_PREFIX}{}", record.pool),
         report: Some(SecretText::new(Zeroizing::new(ticket.report.clone()))),
+        config: ticket.config.clone(),
     };
     ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(body)).into_response()
 }

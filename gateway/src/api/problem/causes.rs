@@ -6,9 +6,9 @@ use attest_ignition::Inexpressible;
 use attest_log::codes::{
     CHALLENGE_INVALID, CHALLENGE_SPENT, CLOUD_UNAVAILABLE, Code, INSTANCE_CLAIMED, KUBELET_CERTIFICATE_EXPIRED,
     KUBELET_CERTIFICATE_INVALID, KUBELET_CERTIFICATE_NOT_A_NODE, KUBELET_WRONG_POOL, MACHINES_UNAVAILABLE, NODE_NAME_TAKEN, NODE_REVOKED,
-    REPORT_PROOF_INVALID, SPEC_VERSION_TOO_OLD, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN, TICKET_WRONG_POOL,
-    TOKEN_EXPIRED, TOKEN_INVALID, TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_COUNTERS_DECREASED, TPM_EVENT_LOG_CHANGED,
-    TPM_FIRMWARE_DOWNGRADED,
+    REPORT_PROOF_INVALID, SPEC_VERSION_TOO_OLD, TICKET_CONFIG_CHANGED, TICKET_EXPIRED, TICKET_INVALID, TICKET_SPENT, TICKET_WITHDRAWN,
+    TICKET_WRONG_POOL, TOKEN_EXPIRED, TOKEN_INVALID, TOKEN_SPENT, TOKEN_WRONG_NETWORK, TOKEN_WRONG_POOL, TPM_COUNTERS_DECREASED,
+    TPM_EVENT_LOG_CHANGED, TPM_FIRMWARE_DOWNGRADED,
 };
 use attest_log::{Acceptable, command_for, unknown_ek};
 use attest_machines::enrolment::EnrolmentError;
@@ -204,6 +204,8 @@ impl From<TicketError> for Refusal {
             TicketError::WrongPool { .. } => TICKET_WRONG_POOL,
             TicketError::Spent { .. } => TICKET_SPENT,
             TicketError::Withdrawn { .. } | TicketError::Released { .. } | TicketError::NotInInventory { .. } => TICKET_WITHDRAWN,
+            TicketError::ConfigChanged { .. } => TICKET_CONFIG_CHANGED,
+            TicketError::SpecVersion { .. } => SPEC_VERSION_TOO_OLD,
             TicketError::Revocation(error) => return error.into(),
             TicketError::MachinesUnknown(error) => return error.into(),
             TicketError::Store(error) => return Self::because(&error),

@@ -47,6 +47,7 @@ impl Case {
             decision: "d",
             endorsed_by: by_allowlist.then_some(&EndorsedBy::Allowlist),
             object: None,
+            config: &TicketConfig::default(),
         };
         issue(&self.seal, settings, &earned, NOW).unwrap().text
     }
@@ -139,6 +140,7 @@ async fn attack_28_revoking_any_identity_of_a_node_invalidates_tickets() {
             decision: "d",
             endorsed_by: None,
             object: None,
+            config: &TicketConfig::default(),
         };
         let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
         assert_eq!(open(&case.seal, &settings, &text, "worker", NOW).unwrap().name(), Some("worker-0"));
@@ -178,6 +180,7 @@ async fn attack_27_a_changed_instance_claim_invalidates_the_ticket() {
         decision: "d",
         endorsed_by: None,
         object: None,
+        config: &TicketConfig::default(),
     };
     let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
     let check = async |record: &InstanceRecord, expect: bool| {
@@ -206,6 +209,7 @@ async fn claiming_an_unclaimed_instance_invalidates_its_tickets() {
         decision: "d",
         endorsed_by: None,
         object: None,
+        config: &TicketConfig::default(),
     };
     let text = issue(&case.seal, &settings, &earned, NOW).unwrap().text;
     case.redeem(&text).await.unwrap();

@@ -1,6 +1,7 @@
 //! Pools in the state that is served. A pool changes as a whole, or not at all: one that cannot be read stays as it was.
 
 mod occasion;
+mod promised;
 mod reload;
 mod servers;
 
@@ -14,6 +15,8 @@ use attest_pool::file_stamps::FileStamps;
 use attest_pool::needed_before_approval::NeededState;
 use attest_system::clock::{Clock, rfc3339};
 pub use occasion::ReloadCause;
+use promised::PreviousState;
+pub use promised::Promised;
 use servers::UpstreamServer;
 pub use servers::UpstreamUpdates;
 use tokio::sync::{Mutex, Notify};
@@ -58,10 +61,14 @@ struct PoolState {
 }
 
 /// A pool in the state that is served.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct Live {
     /// The last state that was good; `None` if there never was one.
     pool: Option<Arc<Pool>>,
+    /// Time since which its configs are served, in seconds since 1970.
+    since: u64,
+    /// States with other configs that it has replaced lately, oldest first.
+    previous: Vec<PreviousState>,
     /// Error in the newer state, if there is one.
     broken: Option<Broken>,
 }
@@ -122,8 +129,9 @@ impl LivePools {
         self.pools.load().values().filter_map(|live| live.pool.clone()).collect()
     }
 
-    /// Drops rendered configs of all pools that have not been requested since the last call.
+    /// Drops rendered configs of all pools that have not been requested since the last call, and replaced states whose time is over.
     pub fn forget_unasked(&self) {
+        self.forget_previous();
         for pool in self.all() {
             pool.forget_unasked();
         }

@@ -70,14 +70,11 @@ impl LivePools {
             let pool = match made {
                 Ok(pool) => {
                     reloading.pool_states.insert(name.clone(), known);
-                    Live {
-                        pool: Some(Arc::new(pool)),
-                        broken: None,
-                    }
+                    Live::default().replaced(Arc::new(pool), clock.now().as_secs())
                 }
                 Err(error) => Live {
-                    pool: None,
                     broken: Some(live.broken(&error)),
+                    ..Live::default()
                 },
             };
             live.metrics.pool_broken(&name, pool.broken.is_some());
@@ -264,14 +261,18 @@ impl LivePools {
                 "pool {name}: its source can be read again, and is unchanged"
             )));
         }
-        let pool = new.map(Arc::new).or(old);
+        let old = before.cloned().unwrap_or_default();
+        let live = match new {
+            Some(new) => old.replaced(Arc::new(new), self.clock.now().as_secs()),
+            None => old,
+        };
         let broken = error.map(|error| {
             self.metrics.pool_reloaded(name, false);
             match was_broken {
                 // Said once, not at each revalidation.
                 Some(known) if known.reason == error.to_string() => known.clone(),
                 _ => {
-                    let served = match pool {
+                    let served = match live.pool {
                         Some(_) => "still serving the last good state",
                         None => NOT_SERVED,
                     };
@@ -281,7 +282,7 @@ impl LivePools {
             }
         });
         self.metrics.pool_broken(name, broken.is_some());
-        Live { pool, broken }
+        Live { broken, ..live }
     }
 
     fn broken(&self, error: &PoolError) -> Broken {

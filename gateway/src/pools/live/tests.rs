@@ -5,7 +5,10 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use super::*;
+use attest_ignition::SpecVersion;
+use attest_log::ConfigSet;
 use attest_pool::SAMPLE;
+use attest_pool::folder::FileReader;
 
 /// Time long after every write of a test.
 const LATER: Clock = Clock::Fixed(10_000_000_000);
@@ -276,4 +279,35 @@ async fn a_machine_in_two_inventories_breaks_both_pools() {
     for (name, before) in ["a", "b"].iter().zip(&before) {
         assert!(Arc::ptr_eq(&pool(&live, name), before));
     }
+}
+
+#[tokio::test]
+async fn replaced_states_are_few_and_short_lived() {
+    let fixture = Fixture::new();
+    let state = |text: &str| {
+        fixture.write("pools/a/full/config.ign", &config(text));
+        let read = FileReader::default().pool(&fixture.path("pools/a")).unwrap();
+        Arc::new(Pool::from_folder("a", read).unwrap())
+    };
+    let render = |live: &Live| {
+        let pool = live.pool.as_ref().unwrap();
+        pool.check_expressible(ConfigSet::Full, SpecVersion::V3_4).unwrap();
+    };
+    let mut live = Live::default().replaced(state("0"), 100);
+    assert_eq!((live.since, live.previous.len()), (100, 0));
+    // Nobody has asked for it, so nobody was promised it.
+    live = live.replaced(state("1"), 101);
+    assert_eq!((live.since, live.previous.len()), (101, 0));
+    render(&live);
+    // Another policy with the same configs replaces nothing that was promised.
+    live = live.replaced(state("1"), 102);
+    assert_eq!((live.since, live.previous.len()), (101, 0));
+    for number in 2..9 {
+        render(&live);
+        live = live.replaced(state(&number.to_string()), 101 + number);
+    }
+    assert_eq!((live.since, live.previous.len()), (109, 4));
+    render(&live);
+    live = live.replaced(state("last"), 2000);
+    assert_eq!((live.since, live.previous.len()), (2000, 1), "the others are too old");
 }

@@ -101,6 +101,7 @@ impl Case {
             allowlisted: None,
             claims: self.claims.clone(),
             appraised: attest::appraise(self.claims.clone(), &self.pool.policy, now()),
+            config: tickets::TicketConfig::default(),
             admitted: Ok(None),
             token: None,
             record: Record::new("d1".to_owned(), Decision::Evidence, NOW, PEER.to_owned(), "worker".to_owned()),

@@ -156,7 +156,7 @@ impl ReviewedDecision {
     }
 
     fn check_ticket(&self, differences: &mut Differences) {
-        match self.ticket {
+        match &self.ticket {
             Some(_) if self.decision == Decision::Rehearsal => differences.add("a rehearsal gives no ticket"),
             Some(ticket)
                 if ticket.expires >= self.at

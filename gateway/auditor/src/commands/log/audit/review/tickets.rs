@@ -60,7 +60,7 @@ impl Tickets {
             name: line.name.clone(),
             pool: line.pool.clone(),
             at: line.at,
-            ticket: line.ticket,
+            ticket: line.ticket.clone(),
             recorded_late: line.recorded_late,
         };
         // What another gateway has recorded in full says more.
@@ -116,7 +116,12 @@ impl Tickets {
         let Some(number) = line.use_number else {
             return differences.add("use_number is missing");
         };
-        if let Some(ticket) = earned.ticket {
+        if let Some(ticket) = &earned.ticket {
+            if let Some(promised) = &ticket.config_sha256
+                && line.config_sha256.as_ref() != Some(promised)
+            {
+                differences.add("config_sha256 is not that of the config that its ticket is for");
+            }
             let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
             differences.same("late_seconds", &line.late_seconds, &late);
             let lifetime = ticket.expires.saturating_sub(earned.at);
@@ -141,7 +146,7 @@ impl Tickets {
         if !self.uses.insert((earned_by.clone(), number)) {
             differences.add(format!("use {number} is recorded twice"));
         }
-        if number == 0 || earned.ticket.is_some_and(|ticket| number > ticket.uses) {
+        if number == 0 || earned.ticket.as_ref().is_some_and(|ticket| number > ticket.uses) {
             differences.add(format!("use {number} of its ticket is missing"));
         }
     }

@@ -86,6 +86,7 @@ impl Site {
     /// Boots a machine, and returns the answers.
     async fn boot(&self, machine: &mut Machine, round: usize) -> [Answer; 3] {
         let client = (self.client)();
+        machine.node.takes_compressed_configs();
         let log = self.firmware.event_log(machine.node.ek().as_bytes(), round);
         machine.node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
         let challenged = Answer::send(machine.node.challenge(&client, &self.url)).await;

@@ -65,8 +65,8 @@ impl<'a> AttestNode<'a> {
         Ok(())
     }
 
-    /// Attests until there is a ticket. Returns the code of the obstacle otherwise.
-    pub async fn attest(&mut self, node: &mut Node, server_key: &SpkiSha256) -> Result<String, String> {
+    /// Attests until the gateway answers with a ticket. Returns the code of the obstacle otherwise.
+    pub async fn attest(&mut self, node: &mut Node, server_key: &SpkiSha256) -> Result<EvidenceResponse, String> {
         let request = serde_json::to_vec(&node.challenge_request()).unwrap();
         let (mut challenges, mut held, mut waited) = (0, self.wait_limits.held(), self.wait_limits.times());
         loop {
@@ -76,7 +76,7 @@ impl<'a> AttestNode<'a> {
             let evidence = serde_json::to_vec(&node.answer(challenged, server_key)).unwrap();
             self.noted.evidence += 1;
             match self.post::<EvidenceResponse>(Step::Evidence, EVIDENCE_PATH, &evidence).await {
-                Ok(response) => return Ok(response.ticket),
+                Ok(response) => return Ok(response),
                 Err(code) if WORTH_ANOTHER_CHALLENGE.contains(&code.as_str()) => {
                     if self.wait_limits.held() > held || (code == "challenge-expired" && self.wait_limits.times() > waited) {
                         (challenges, held, waited) = (0, self.wait_limits.held(), self.wait_limits.times());
@@ -143,6 +143,7 @@ impl<'a> AttestNode<'a> {
         let mut head = connection.head().await?;
         let mut body = Vec::with_capacity(head.length);
         connection.body(&mut head, |chunk| body.extend_from_slice(chunk)).await?;
+        self.noted.received += u64::try_from(body.len()).unwrap();
         self.connection = (!head.closes).then_some(connection);
         Ok(Answer {
             status: head.status,

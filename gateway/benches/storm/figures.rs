@@ -24,6 +24,7 @@ fn bounds(mode: Mode, name: &str) -> (Option<Bound>, Option<Bound>) {
         (Mode::AtOnce, FAILED) => both(AtMost(1.0), AtMost(1.0)),
         (Mode::AtOnce, WRITTEN) => both(AtMost(70.0), AtMost(80.0)),
         (Mode::AtOnce, DISK) => both(AtMost(8.0), AtMost(8.0)),
+        (Mode::AtOnce, RECEIVED) => both(AtMost(200.0), AtMost(200.0)),
         (Mode::Syncs, SYNCS) => both(AtMost(0.05), AtMost(0.1)),
         _ => (None, None),
     }
@@ -38,6 +39,7 @@ const AGAIN: &str = "configs given again";
 const PEAK: &str = "gateway's peak memory";
 const DISK: &str = "on disk a node";
 const WRITTEN: &str = "written a node";
+const RECEIVED: &str = "received a node";
 const SYNCS: &str = "fsyncs a node";
 
 /// Returns the figures of these runs, each with its goal and limit.
@@ -73,6 +75,7 @@ pub fn summarize(mode: Mode, runs: &[Figures]) -> Vec<Figure> {
     add(PEAK, "MiB", &|run| run.peak as f64 / 1024.0 / 1024.0);
     add(WRITTEN, "KiB", &|run| run.written / 1024.0);
     add(DISK, "KiB", &|run| run.on_disk / 1024.0);
+    add(RECEIVED, "KB", &|run| run.received / 1000.0);
     if runs.iter().all(|run| run.syncs.is_some()) {
         add(SYNCS, "", &|run| run.syncs.unwrap_or(f64::NAN));
     }

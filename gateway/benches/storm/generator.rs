@@ -1,16 +1,19 @@
 //! Load generator, a process of its own: all nodes of a run.
 
 use std::fs;
-use std::io::BufRead as _;
+use std::io::{BufRead as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use attest::protocol::CHALLENGE_PATH;
+use attest::protocol::{CHALLENGE_PATH, EvidenceResponse, HexDigest};
 use attest::{HashAlg, SpkiSha256};
+use aws_lc_rs::digest::{SHA256, digest};
 use data_encoding::BASE64URL_NOPAD;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
@@ -58,6 +61,9 @@ struct Site {
     server: Server,
     key: SpkiSha256,
     config: Vec<u8>,
+    /// The config's SHA-256, and as a gateway compresses it.
+    sha256: HexDigest,
+    compressed: Vec<u8>,
     firmware: Firmware,
 }
 
@@ -65,10 +71,15 @@ struct Site {
 pub fn run(file: &Path) {
     let plan: Plan = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
     let certificates = floor::certificates(&plan.gateway.join("tls/mcs.crt"));
+    let config = fs::read(&plan.config).unwrap();
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(&config).unwrap();
     let site = Site {
         server: Server::new(plan.address, &plan.gateway.join("tls/mcs-ca.crt")),
         key: SpkiSha256::from_certificate(&certificates[0]).unwrap(),
-        config: fs::read(&plan.config).unwrap(),
+        sha256: HexDigest::new(digest(&SHA256, &config).as_ref()).unwrap(),
+        compressed: encoder.finish().unwrap(),
+        config,
         firmware: Firmware::new(),
         plan,
     };
@@ -141,13 +152,17 @@ impl Site {
             let claimant = BASE64URL_NOPAD.encode(&[[0; 28].as_slice(), &source.octets()].concat());
             return ignition::fetch(&self.server, source, token, Some(&claimant), &self.config, noted).await;
         };
+        node.takes_compressed_configs();
         let log = self.firmware.event_log(node.ek().as_bytes(), 0);
         node.has_booted(log.build(), &log.pcrs(HashAlg::Sha256));
         drop(log);
-        let ticket = program.attest(&mut node, &self.key).await?;
+        let EvidenceResponse { ticket, config: form, .. } = program.attest(&mut node, &self.key).await?;
+        if form.and_then(|form| form.sha256).as_ref() != Some(&self.sha256) {
+            return Err("the hash of another config".to_owned());
+        }
         // It ends, and its connection with it.
         drop((program, node));
-        ignition::fetch(&self.server, source, &ticket, None, &self.config, noted).await
+        ignition::fetch(&self.server, source, &ticket, None, &self.compressed, noted).await
     }
 }
 

@@ -1,5 +1,5 @@
 //! Simulated Ignition: it asks for the config until the answer is not a 5xx, with the measured pauses and timeouts of Ignition
-//! (`docs/reference/protocol.md`).
+//! (`docs/reference/ignition.md`).
 
 use std::net::Ipv4Addr;
 
@@ -32,6 +32,7 @@ pub async fn fetch(
     loop {
         match ask(server, source, &request, &mut kept).await {
             Ok((mut connection, mut head)) if head.status == 200 => {
+                noted.received += u64::try_from(head.length).unwrap();
                 let (mut read, mut same) = (0, true);
                 let body = connection.body(&mut head, |chunk| {
                     same &= expected.get(read..read + chunk.len()) == Some(chunk);

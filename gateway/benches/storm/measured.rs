@@ -60,6 +60,8 @@ pub struct Figures {
     /// Bytes for each node: written, and on disk at the end.
     pub written: f64,
     pub on_disk: f64,
+    /// Bytes of the bodies of the answers to each node.
+    pub received: f64,
     /// Calls for each node that flush files to the disk, if they were counted.
     pub syncs: Option<f64>,
     /// Times at which each node had its config, in seconds since the run began, ascending.
@@ -112,6 +114,7 @@ impl Figures {
             peak: process::peak(gateway.process_id()),
             written: each((after.written - before.written) as f64),
             on_disk: each(after.on_disk.saturating_sub(before.on_disk) as f64),
+            received: each(told.nodes.iter().map(|node| node.received).sum::<u64>() as f64),
             syncs: syncs.map(|syncs| each(syncs as f64)),
             stranger: told.stranger,
             ends,

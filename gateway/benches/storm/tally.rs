@@ -38,6 +38,8 @@ pub struct Noted {
     pub ended: String,
     /// Number of pieces of evidence that were made.
     pub evidence: u32,
+    /// Bytes of the bodies of all answers.
+    pub received: u64,
     /// Number of failed attempts, by step and reason.
     pub failed: BTreeMap<String, u32>,
 }

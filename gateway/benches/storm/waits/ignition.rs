@@ -1,4 +1,4 @@
-//! Measured pauses and timeouts of Ignition (`docs/reference/protocol.md`).
+//! Measured pauses and timeouts of Ignition (`docs/reference/ignition.md`).
 
 use std::time::Duration;
 

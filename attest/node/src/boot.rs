@@ -31,6 +31,7 @@ use crate::first_boot_secret::storage::{self, Storage};
 use crate::first_boot_secret::{ClaimPurpose, FirstBootSecret};
 use crate::gateway::tls::PointerTrust;
 use crate::gateway::{Discovered, GatewayClient, GatewayError, Http, Takes};
+use crate::ignition::version::newest_spec;
 use crate::keep;
 use crate::kubelet;
 use crate::kubelet::key::{self, KeyPaths, KubeletKeyPair};
@@ -352,6 +353,7 @@ fn work(
         surroundings.instance = platform.instance(&settings.metadata, patience.work())?;
     }
     if done.nothing.is_none() {
+        pointer.set_newest_spec(platform.ignition.release().and_then(newest_spec));
         let result = tickets::attest_to_all(settings, &http, &gateways, &mut surroundings, patience, &mut pointer, &mut done);
         // What is known of the other gateways is not lost with it.
         done.failed.extend(result.err());

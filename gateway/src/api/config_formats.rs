@@ -19,7 +19,7 @@ const HASHED_FROM: SpecVersion = SpecVersion::V3_1;
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct WantedFormats {
     compression: Option<ConfigCompression>,
-    /// Spec version in which the node's Ignition reads the config, if its pointer takes a hash.
+    /// Spec version that the node's Ignition reads, if its pointer takes a hash.
     spec_version: Option<SpecVersion>,
 }
 

@@ -40,6 +40,8 @@ pub struct Pointer {
     config: Value,
     /// Id of the boot, which Ignition shows to sources that get another header.
     boot_id: Option<String>,
+    /// The newest spec version that its Ignition reads, if that is known.
+    newest_spec: Option<&'static str>,
 }
 
 impl Pointer {
@@ -68,13 +70,22 @@ impl Pointer {
                 found: version.chars().take(40).collect(),
             });
         }
-        Ok(Self { config, boot_id: None })
+        Ok(Self {
+            config,
+            boot_id: None,
+            newest_spec: None,
+        })
     }
 
     /// Has Ignition name this boot to each source that gets another header.
     #[must_use]
     pub fn for_boot(self, boot_id: Option<String>) -> Self {
         Self { boot_id, ..self }
+    }
+
+    /// Sets the spec version that its Ignition asks for.
+    pub const fn set_newest_spec(&mut self, version: Option<&'static str>) {
+        self.newest_spec = version;
     }
 
     /// The sources that may be attestation gateways, in the order in which Ignition fetches them.
@@ -140,7 +151,8 @@ impl Pointer {
         (fits && !only.starts_with(TICKET_PREFIX)).then_some(only)
     }
 
-    /// What the pointer can say about the config of a source. Where it has a hash of its own, it takes no other.
+    /// What the pointer can say about the config of a source, in the version that its Ignition asks for, or else in that of the pointer,
+    /// which it certainly reads. Where the pointer has a hash of its own, it takes no other.
     #[must_use]
     pub fn config_formats(&self, place: SourceLocation) -> ConfigFormats {
         let resource = self.source_at(place);
@@ -149,7 +161,9 @@ impl Pointer {
         let version = self.config.pointer("/ignition/version").and_then(Value::as_str);
         ConfigFormats {
             compression: Some(ConfigCompression::Gzip),
-            spec_version: version.filter(|_| !is_pinned).map(|version| raised(version).to_owned()),
+            spec_version: version
+                .filter(|_| !is_pinned)
+                .map(|version| self.newest_spec.unwrap_or_else(|| raised(version)).to_owned()),
         }
     }
 
@@ -474,6 +488,9 @@ mod tests {
         }
         let unpinned = pointer(&merge("3.4.0", &json!({"source": SOURCE, "verification": {"hash": null}})));
         assert_eq!(formats(&unpinned).as_deref(), Some("3.4.0"));
+        let mut known = unpinned;
+        known.set_newest_spec(Some("3.5.0"));
+        assert_eq!(formats(&known).as_deref(), Some("3.5.0"));
         let experimental = pointer(&merge("3.7.0-experimental", &json!({"source": SOURCE})));
         assert_eq!(formats(&experimental).as_deref(), Some("3.7.0-experimental"));
     }

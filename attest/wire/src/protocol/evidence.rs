@@ -30,7 +30,7 @@ pub struct ConfigFormats {
     /// The compression that Ignition can undo; absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<ConfigCompression>,
-    /// Spec version of the pointer, which its Ignition certainly reads, such as `3.4.0`; absent: the pointer takes no hash.
+    /// Spec version that Ignition reads, such as `3.4.0`: the one that it asks for, or that of the pointer; absent: the pointer takes no hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec_version: Option<String>,
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rustls_pki_types::{CertificateDer, SignatureVerificationAlgorithm, TrustAnchor, UnixTime};
 use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
 
 use super::ca::malformed;
@@ -33,6 +34,8 @@ pub struct Anchor {
     /// The CA's SubjectPublicKeyInfo, in DER.
     key: Vec<u8>,
     restricts_names: bool,
+    /// Identifier of its key (RFC 5280, section 4.2.1.2): a hint, which proves nothing.
+    key_identifier: Option<Vec<u8>>,
     not_before: u64,
     not_after: u64,
     path_length: Option<u32>,
@@ -108,6 +111,10 @@ impl TrustAnchors {
             name: CanonicalName::from_der(parsed.subject().as_raw()),
             key: parsed.public_key().raw.to_vec(),
             restricts_names: trusted.name_constraints.is_some(),
+            key_identifier: extension(parsed, |extension| match extension {
+                ParsedExtension::SubjectKeyIdentifier(identifier) => Some(identifier.0.to_vec()),
+                _ => None,
+            }),
             not_before: seconds(parsed.validity().not_before.timestamp()),
             not_after: seconds(parsed.validity().not_after.timestamp()),
             path_length: ca.path_length(),
@@ -205,7 +212,25 @@ impl Anchor {
     }
 }
 
+/// Returns the first of a certificate's extensions that `select` takes.
+fn extension<T>(certificate: &X509Certificate<'_>, select: impl Fn(&ParsedExtension<'_>) -> Option<T>) -> Option<T> {
+    let mut extensions = certificate.iter_extensions();
+    extensions.find_map(|extension| select(extension.parsed_extension()))
+}
+
 impl Ca<'_> {
+    /// Returns those of the anchors whose key this certificate names by its identifier, and then the others. Thousands of CAs may have one
+    /// name; the identifier spares verifying the signature with the key of each.
+    pub(crate) fn by_key_identifier<'a>(&self, anchors: impl Iterator<Item = &'a Arc<Anchor>>) -> impl Iterator<Item = &'a Arc<Anchor>> {
+        let named = extension(self.parsed(), |extension| match extension {
+            ParsedExtension::AuthorityKeyIdentifier(issuer) => issuer.key_identifier.as_ref().map(|identifier| identifier.0.to_vec()),
+            _ => None,
+        });
+        let is_named = |anchor: &&Arc<Anchor>| named.is_some() && anchor.key_identifier == named;
+        let (named, others): (Vec<_>, Vec<_>) = anchors.partition(is_named);
+        named.into_iter().chain(others)
+    }
+
     /// Returns whether the key of `issuer` has signed this certificate, by one of these algorithms.
     #[must_use]
     pub fn is_signed_by(&self, issuer: &Anchor, accepted: &[&dyn SignatureVerificationAlgorithm]) -> bool {

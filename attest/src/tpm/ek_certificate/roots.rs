@@ -205,7 +205,7 @@ impl EkRoots {
         let name = ca.parsed().issuer();
         let issuer = || name_text(name);
         let canonical = CanonicalName::from_der(name.as_raw());
-        let mut candidates = self.anchors.named(&canonical).peekable();
+        let mut candidates = ca.by_key_identifier(self.anchors.named(&canonical)).peekable();
         if candidates.peek().is_none() {
             return Err(EkRootProblem::IssuerMissing { issuer: issuer() });
         }

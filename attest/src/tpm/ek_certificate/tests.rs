@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, date_time_ymd};
+use x509_parser::extensions::ParsedExtension;
 
 use super::*;
 
@@ -118,6 +119,31 @@ fn attack_36_signature_cost_of_a_chain() {
     let mut line = vec![issued("0", "Root", &key(), &keys[0])];
     line.extend((1..5).map(|at| issued(&at.to_string(), &(at - 1).to_string(), &keys[at - 1], &keys[at])));
     assert_eq!(cost(&leaf("4", &keys[4]), &line, &roots), (1, false));
+}
+
+#[test]
+fn key_identifier_selects_among_cas_of_one_name_and_proves_nothing() {
+    let keys: Vec<KeyPair> = (0..3).map(|_| key()).collect();
+    let params = ca_with_key_identifiers("Root");
+    let roots: Vec<CertificateDer<'static>> = keys.iter().map(|key| params.self_signed(key).unwrap().into()).collect();
+    let below: Vec<_> = keys.iter().map(|issuer| with_key_identifiers("Root", issuer, &key())).collect();
+    assert_eq!(EkRoots::new(roots.clone(), below.clone()).unwrap().makers()["CN=Root"], 6);
+    let (_, parsed) = X509Certificate::from_der(&roots[1]).unwrap();
+    let identifier = parsed.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(identifier) => Some(identifier.0.to_vec()),
+        _ => None,
+    });
+    let mut names_second = params.clone();
+    names_second.key_identifier_method = KeyIdMethod::PreSpecified(identifier.unwrap());
+    let below_by = |issuer: &KeyPair| -> CertificateDer<'static> {
+        let signed = ca_with_key_identifiers("Below").signed_by(&key(), &Issuer::from_params(&names_second, issuer));
+        signed.unwrap().into()
+    };
+    // One without an identifier, one with that of another root, and one that no root has signed.
+    let certificates = vec![issued("Below", "Root", &keys[2], &key()), below_by(&keys[0]), below_by(&key())];
+    let (usable, refused) = EkRoots::load(roots, certificates);
+    assert_eq!((usable.makers()["CN=Below"], refused.len()), (2, 1), "{refused:?}");
+    assert!(matches!(refused[0].problem, EkRootProblem::IssuerSignature { .. }), "{refused:?}");
 }
 
 /// However many roots of one name an administrator has configured.

@@ -297,7 +297,11 @@ impl LogVerifier {
             }
         }
         self.outside(&mut reading, None);
-        self.runs.extend(reading.run);
+        // All of them are held until the end.
+        self.runs.extend(reading.run.map(|mut run| {
+            run.hashes.shrink_to_fit();
+            run
+        }));
         self.files.push(reading.report);
     }
 }

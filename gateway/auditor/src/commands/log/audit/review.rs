@@ -2,6 +2,7 @@
 
 mod acts;
 mod configs;
+mod decision_key;
 mod differences;
 mod evidence;
 mod of_nobody;
@@ -17,6 +18,7 @@ use attest_log::{
     Blobs, DecidedBy, Decision, ENTRY_VERSION, Entry, EventKind, LogEvent, NotAttested, Record, RecordedLate, ShownEvidence, Verdict,
 };
 use attest_system::clock::rfc3339;
+use decision_key::DecisionKey;
 use differences::Differences;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -92,9 +94,9 @@ pub(crate) struct Review {
 #[derive(Debug)]
 pub(crate) struct Reviewer<'b> {
     blobs: &'b Blobs,
-    ids: BTreeSet<String>,
+    ids: BTreeSet<DecisionKey>,
     /// Decisions of several logs that are recorded in full.
-    in_full: BTreeSet<String>,
+    in_full: BTreeSet<DecisionKey>,
     tickets: Tickets,
     /// Refused attestations, and the code of each refusal.
     refused: BTreeMap<String, String>,
@@ -122,7 +124,7 @@ impl<'b> Reviewer<'b> {
         let Ok(record) = serde_json::from_str(text) else { return };
         let line = ReviewedDecision(record);
         if line.recorded_late.is_none() && line.id.len() <= ID_LIMIT_BYTES {
-            self.in_full.insert(line.id.clone());
+            self.in_full.insert(line.id.as_str().into());
         }
         match (line.decision, line.verdict) {
             (Decision::Evidence, Verdict::Trusted) => self.tickets.earned(&line),
@@ -172,7 +174,7 @@ impl<'b> Reviewer<'b> {
         differences.same("time", &time, &rfc3339(at).as_str());
         if id.len() > ID_LIMIT_BYTES {
             differences.add("its id is too long");
-        } else if !self.ids.insert(id.to_owned()) {
+        } else if !self.ids.insert(id.into()) {
             differences.add("an earlier decision has the same id");
         }
         if at < self.latest {
@@ -183,7 +185,7 @@ impl<'b> Reviewer<'b> {
     }
 
     fn decision(&mut self, line: ReviewedDecision, text: &str) -> Result<Review, serde_json::Error> {
-        if line.recorded_late == Some(RecordedLate::Unknown) && self.in_full.contains(&line.id) {
+        if line.recorded_late == Some(RecordedLate::Unknown) && self.in_full.contains(&line.id.as_str().into()) {
             return Ok(line.superseded());
         }
         let mut differences = Differences::default();
@@ -235,7 +237,7 @@ impl<'b> Reviewer<'b> {
     /// decisions may have been rotated away.
     fn contradicts(&self, said: &NotAttested) -> Option<String> {
         let NotAttested { code, decision } = said;
-        let id = decision.as_ref().filter(|id| self.ids.contains(*id))?;
+        let id = decision.as_ref().filter(|id| self.ids.contains(&id.as_str().into()))?;
         let found = self.refused.get(id).map_or("no refused attestation", String::as_str);
         (found != code).then(|| format!("the node reports (unverified) that {id} refused it with {code}, which is {found}"))
     }

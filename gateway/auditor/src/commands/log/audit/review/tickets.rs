@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use attest_log::{RecordedLate, TICKET_LATE_LIMIT_SECONDS, TicketTerms, Verdict};
 
-use super::{Differences, ReviewedDecision, TICKET_LIMIT_SECONDS};
+use super::{DecisionKey, Differences, ReviewedDecision, TICKET_LIMIT_SECONDS};
 
 /// The latest that a ticket can be used after it was earned, whatever gateway.toml says, in seconds: first as late as it may be, and then for its lifetime.
 const LATEST_USE_SECONDS: u64 = 2 * TICKET_LIMIT_SECONDS + TICKET_LATE_LIMIT_SECONDS;
@@ -24,10 +24,10 @@ struct TicketOrigin {
 #[derive(Debug)]
 pub(super) struct Tickets {
     elsewhere: Elsewhere,
-    earned: BTreeMap<String, TicketOrigin>,
-    uses: BTreeSet<(String, u32)>,
+    earned: BTreeMap<DecisionKey, TicketOrigin>,
+    uses: BTreeSet<(DecisionKey, u32)>,
     /// Times of the tickets' first uses, by the decisions that earned them.
-    first: BTreeMap<String, u64>,
+    first: BTreeMap<DecisionKey, u64>,
 }
 
 /// State of the logs that are not read.
@@ -64,21 +64,22 @@ impl Tickets {
             recorded_late: line.recorded_late,
         };
         // What another gateway has recorded in full says more.
-        let known = self.earned.get(&line.id);
+        let id = DecisionKey::from(line.id.as_str());
+        let known = self.earned.get(&id);
         if earned.recorded_late.is_none() || known.is_none_or(|known| known.recorded_late.is_some()) {
-            self.earned.insert(line.id.clone(), earned);
+            self.earned.insert(id, earned);
         }
     }
 
     /// A line that a ticket was served for the first time by.
     pub(super) fn first_used(&mut self, line: &ReviewedDecision) {
         if let (Some(earned_by), Some(1), Verdict::Served) = (&line.earned_by, line.use_number, line.verdict) {
-            self.first.entry(earned_by.clone()).or_insert(line.at);
+            self.first.entry(earned_by.as_str().into()).or_insert(line.at);
         }
     }
 
     /// Checks a use of a ticket: the decision that earned it, its purpose, its lifetime, and the number of uses.
-    pub(super) fn check(&mut self, line: &ReviewedDecision, began: u64, ids: &BTreeSet<String>, differences: &mut Differences) {
+    pub(super) fn check(&mut self, line: &ReviewedDecision, began: u64, ids: &BTreeSet<DecisionKey>, differences: &mut Differences) {
         let served = line.verdict == Verdict::Served;
         let Some(earned_by) = &line.earned_by else {
             // A ticket that could not be opened says nothing.
@@ -87,7 +88,8 @@ impl Tickets {
             }
             return;
         };
-        let Some(earned) = self.earned.get(earned_by) else {
+        let key = DecisionKey::from(earned_by.as_str());
+        let Some(earned) = self.earned.get(&key) else {
             return self.earned_elsewhere(line, earned_by, began, ids, differences);
         };
         differences.same("identity", &line.identity, &earned.identity);
@@ -125,7 +127,7 @@ impl Tickets {
             let late = line.at.checked_sub(ticket.expires).filter(|late| *late > 0);
             differences.same("late_seconds", &line.late_seconds, &late);
             let lifetime = ticket.expires.saturating_sub(earned.at);
-            match (late, self.first.get(earned_by)) {
+            match (late, self.first.get(&key)) {
                 (None, _) => {}
                 (Some(late), _) if number == 1 => {
                     if late > ticket.late_seconds {
@@ -143,7 +145,7 @@ impl Tickets {
                 _ => differences.add("its ticket was too old"),
             }
         }
-        if !self.uses.insert((earned_by.clone(), number)) {
+        if !self.uses.insert((key, number)) {
             differences.add(format!("use {number} is recorded twice"));
         }
         if number == 0 || earned.ticket.as_ref().is_some_and(|ticket| number > ticket.uses) {
@@ -157,11 +159,11 @@ impl Tickets {
         line: &ReviewedDecision,
         earned_by: &str,
         began: u64,
-        ids: &BTreeSet<String>,
+        ids: &BTreeSet<DecisionKey>,
         differences: &mut Differences,
     ) {
         let in_time = line.at.saturating_sub(began) <= LATEST_USE_SECONDS;
-        if ids.contains(earned_by) {
+        if ids.contains(&earned_by.into()) {
             differences.add(format!(
                 "earned_by is {earned_by}, which is not an earlier decision that earned a ticket"
             ));

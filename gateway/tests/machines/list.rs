@@ -85,6 +85,31 @@ async fn list_has_the_last_attestation_refusal_and_config_of_each_machine() {
     ] {
         assert_eq!(listed(&gateway, filter).len(), count, "{filter:?}");
     }
+    // By pages: each begins after the last machine of the one before.
+    let (mut pages, mut after) = (Vec::new(), None);
+    loop {
+        let mut arguments = vec!["--limit", "1"];
+        arguments.extend(after.iter().flat_map(|after: &String| ["--after", after.as_str()]));
+        let page = listed(&gateway, &arguments);
+        let Some(last) = page.last() else { break };
+        after = Some(last["identity"].as_str().unwrap().to_owned());
+        pages.extend(page);
+    }
+    assert_eq!(pages, all);
+    assert_eq!(listed(&gateway, &["--after", "worker-3"]), all[all.len() - 2..]);
+    // The filter does not have to take the machine.
+    assert_eq!(listed(&gateway, &["--after", "worker-1", "--state", "banned"]).len(), 1);
+    let page = gateway.try_command(&["machines", "list", "--limit", "1"]);
+    let note = format!("1 of 4 machines are shown; for the next ones: --after tpm:{}\n", digest(&trusted));
+    assert_eq!(String::from_utf8(page.stderr).unwrap(), note);
+    for unknown in ["worker-9", "", "tpm:", "no\nsuch"] {
+        let refused = gateway.try_command(&["machines", "list", "--after", unknown]);
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(
+            !refused.status.success() && said.contains("--after: no machine is listed as"),
+            "{said}"
+        );
+    }
     // A machine by its name, its digest, and the beginning of that.
     for what in [
         "worker-1",

@@ -1,13 +1,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::bail;
 use attest_gateway::machine_status::columns::{COLUMNS, Column};
 use attest_gateway::machine_status::status::AttestedNodeState;
 use attest_gateway::settings::Settings;
 use attest_machines::waiting;
 use serde_json::Value;
 
-use super::super::{OutputOption, now, output, pool_folder, table};
+use super::super::{OutputOption, now, output, pool_folder, table, visible};
 use super::state::{self, ListedMachine, LogPart, MachineRow};
 
 /// Number of columns that a list has without `--wide`.
@@ -15,7 +16,7 @@ const NARROW: usize = 9;
 
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Example: machines whose last attestation was refused, with the code\n  attest-gateway machines list --state refused\n\nExample: the machines of a pool that still have an old config\n  attest-gateway machines list --pool worker --output json | jq -r '.[] | select(.config != null and .config.sha256 != \"NEW\") | .name'\n\nThe columns are those of `kubectl get attestednodes`. STATE is Banned, else Refused or Trusted by the last attestation. A machine without\none is Expected if it is on the allowlist, else Known. WAITING is the question that the machine waits for.\n\nA refused machine without a row has proven no identity that the store knows: `attest-gateway log show --verdict refused`.\n\nNames, allowlist and revocations come from the store, attestations and configs from the log. Without the right to write the store, the\ncommand reads it all the same."
+    after_help = "Example: machines whose last attestation was refused, with the code\n  attest-gateway machines list --state refused\n\nExample: the machines of a pool that still have an old config\n  attest-gateway machines list --pool worker --output json | jq -r '.[] | select(.config != null and .config.sha256 != \"NEW\") | .name'\n\nExample: a page of a long list, and the next one\n  attest-gateway machines list --limit 100\n  attest-gateway machines list --limit 100 --after worker-100\n\nThe columns are those of `kubectl get attestednodes`. STATE is Banned, else Refused or Trusted by the last attestation. A machine without\none is Expected if it is on the allowlist, else Known. WAITING is the question that the machine waits for.\n\nA refused machine without a row has proven no identity that the store knows: `attest-gateway log show --verdict refused`.\n\nNames, allowlist and revocations come from the store, attestations and configs from the log. Without the right to write the store, the\ncommand reads it all the same."
 )]
 pub(crate) struct Arguments {
     /// Only machines of this pool: by their last attestation, or else by the allowlist.
@@ -30,6 +31,9 @@ pub(crate) struct Arguments {
     /// At most N machines.
     #[arg(long, value_name = "N")]
     limit: Option<usize>,
+    /// Only machines that are listed after this one: its identity or name, with any filter.
+    #[arg(long, value_name = "MACHINE")]
+    after: Option<String>,
     /// Show the record and the config's SHA-256, too.
     #[arg(long)]
     wide: bool,
@@ -72,6 +76,7 @@ pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         state,
         waiting,
         limit,
+        after,
         wide,
         log,
         format,
@@ -98,7 +103,8 @@ pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
             && state.is_none_or(|state| machine.is(state.of_machine()))
             && (!waiting || machine.status.waiting.is_some())
     };
-    let mut shown: Vec<&ListedMachine> = machines.all.iter().filter(is_wanted).collect();
+    let first = after.as_ref().map_or(Ok(0), |after| position_after(&machines.all, after))?;
+    let mut shown: Vec<&ListedMachine> = machines.all.iter().skip(first).filter(is_wanted).collect();
     let found = shown.len();
     shown.truncate(limit.unwrap_or(found));
     if format.is_json() {
@@ -113,9 +119,28 @@ pub(super) fn run(config: &Path, arguments: &Arguments) -> anyhow::Result<ExitCo
         output::print(text::<NARROW>(&narrow, &shown))?;
     }
     if shown.len() < found {
-        output::print_note(format_args!("{} of {found} machines are shown", shown.len()));
+        let last = shown.last().and_then(|machine| machine.identity().or_else(|| machine.name()));
+        let next = last.map(|last| format!("; for the next ones: --after {}", visible(last)));
+        output::print_note(format_args!(
+            "{} of {found} machines are shown{}",
+            shown.len(),
+            next.unwrap_or_default()
+        ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the position after a machine. Of several machines that had one name, the last one counts.
+fn position_after(all: &[ListedMachine], after: &str) -> anyhow::Result<usize> {
+    let by_identity = all.iter().rposition(|machine| machine.identity() == Some(after));
+    let found = by_identity.or_else(|| all.iter().rposition(|machine| machine.name() == Some(after)));
+    let Some(found) = found else {
+        bail!(
+            "--after: no machine is listed as {:?}; to list from the beginning, leave --after out",
+            visible(after)
+        );
+    };
+    Ok(found + 1)
 }
 
 fn text<const N: usize>(columns: &[&Column], machines: &[&ListedMachine]) -> String {

@@ -252,7 +252,7 @@ impl<'r> ConfigCase<'r> {
     }
 
     /// Returns the config that is due.
-    async fn config(&mut self, awaited: &Awaited) -> Result<ServedConfig, Refusal> {
+    async fn config(&mut self, awaited: &Awaited) -> Result<GrantedConfig, Refusal> {
         let ConfigAsked {
             pool,
             uri,
@@ -265,14 +265,14 @@ impl<'r> ConfigCase<'r> {
         let version = accept::spec_version(headers)?;
         match RequestCredential::read(headers, uri, presented)? {
             RequestCredential::Ticket(text) => self.by_ticket(&text, version, awaited).await,
-            RequestCredential::Token(text, claimant) => self.by_token(text, claimant, version, awaited).await.map(ServedConfig::plain),
-            RequestCredential::Certificate(presented) => self.by_certificate(&presented, version, awaited).await.map(ServedConfig::plain),
+            RequestCredential::Token(text, claimant) => self.by_token(text, claimant, version, awaited).await.map(GrantedConfig::plain),
+            RequestCredential::Certificate(presented) => self.by_certificate(&presented, version, awaited).await.map(GrantedConfig::plain),
             RequestCredential::Nothing => {
                 self.record.shown = ShownEvidence::Nothing;
                 let refused = || Refusal::evidence_required(pool.name());
                 let grant = Grant::for_nothing(&pool.grants, pool.name()).ok_or_else(refused)?;
                 let giving = self.giving(pool.grants.nothing, version, awaited, refused)?;
-                giving.give(&mut self.record, &grant).map(ServedConfig::plain)
+                giving.give(&mut self.record, &grant).map(GrantedConfig::plain)
             }
         }
     }
@@ -365,7 +365,7 @@ impl<'r> ConfigCase<'r> {
         }
     }
 
-    async fn by_ticket(&mut self, text: &Zeroizing<String>, version: SpecVersion, awaited: &Awaited) -> Result<ServedConfig, Refusal> {
+    async fn by_ticket(&mut self, text: &Zeroizing<String>, version: SpecVersion, awaited: &Awaited) -> Result<GrantedConfig, Refusal> {
         let (endpoint, record) = (self.endpoint, &mut self.record);
         let ConfigAsked { pool, peer, now, .. } = self.asked;
         record.shown = ShownEvidence::Ticket;
@@ -393,7 +393,7 @@ impl<'r> ConfigCase<'r> {
             let grant = Grant::for_ticket(&giving.pool.grants, &redeemed).ok_or_else(&refused)?;
             giving.give(record, &grant)
         });
-        given.await.map(|config| ServedConfig { config, compression })
+        given.await.map(|config| GrantedConfig { config, compression })
     }
 
     async fn by_token(
@@ -477,13 +477,13 @@ impl<'r> ConfigCase<'r> {
 }
 
 /// A config that was granted, and how it is sent.
-struct ServedConfig {
+struct GrantedConfig {
     config: Arc<RenderedConfig>,
     /// Compression of the body. It is not negotiated by `Accept-Encoding`: Ignition undoes what its pointer names.
     compression: Option<ConfigCompression>,
 }
 
-impl ServedConfig {
+impl GrantedConfig {
     const fn plain(config: Arc<RenderedConfig>) -> Self {
         Self { config, compression: None }
     }

@@ -31,19 +31,22 @@ crates:
 	@if command -v $(CARGO) >/dev/null; then $(CARGO) fetch --quiet --locked; fi
 
 packages:
-	@installed=$$(dpkg-query -W -f '$${db:Status-Status} $${Package}\n' | sed -n "s/^installed //p")
-	missing=
-	for wanted in $(PACKAGES); do
-		if ! grep --quiet --line-regexp --fixed-strings "$$(tr / '\n' <<<"$$wanted")" <<<"$$installed"; then
-			missing="$$missing $${wanted%%/*}"
-		fi
+	@# Twice: what the first round installs may remove another package of the list, such as one that is there from backports.
+	for round in 1 2; do
+		installed=$$(dpkg-query -W -f '$${db:Status-Status} $${Package}\n' | sed -n "s/^installed //p")
+		missing=
+		for wanted in $(PACKAGES); do
+			if ! grep --quiet --line-regexp --fixed-strings "$$(tr / '\n' <<<"$$wanted")" <<<"$$installed"; then
+				missing="$$missing $${wanted%%/*}"
+			fi
+		done
+		if [ -z "$$missing" ]; then exit; fi
+		sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
+		echo "== Installing" $$missing
+		install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $$(echo $$missing)"
+		# The package lists may be absent or too old for the mirror.
+		$$install || { $$sudo apt-get update; $$install; }
 	done
-	if [ -z "$$missing" ]; then exit; fi
-	sudo=$$([ "$$(id -u)" = 0 ] || echo sudo)
-	echo "== Installing" $$missing
-	install="$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends $$(echo $$missing)"
-	# The package lists may be absent or too old for the mirror.
-	$$install || { $$sudo apt-get update; $$install; }
 
 toolchain: # Debian's own Rust is older than this workspace needs
 	@wanted=$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

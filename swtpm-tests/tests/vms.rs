@@ -14,6 +14,7 @@ mod a_whole_boot;
 mod apply;
 mod approval;
 mod clouds;
+mod compressed_configs;
 mod config_drives;
 mod control_plane;
 mod delivery;

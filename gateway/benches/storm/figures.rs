@@ -24,7 +24,7 @@ fn bounds(mode: Mode, name: &str) -> (Option<Bound>, Option<Bound>) {
         (Mode::AtOnce, FAILED) => both(AtMost(1.0), AtMost(1.0)),
         (Mode::AtOnce, WRITTEN) => both(AtMost(70.0), AtMost(80.0)),
         (Mode::AtOnce, DISK) => both(AtMost(8.0), AtMost(8.0)),
-        (Mode::AtOnce, RECEIVED) => both(AtMost(200.0), AtMost(200.0)),
+        (Mode::AtOnce, RECEIVED) => both(AtMost(200.0), AtMost(260.0)),
         (Mode::Syncs, SYNCS) => both(AtMost(0.05), AtMost(0.1)),
         _ => (None, None),
     }

@@ -4,6 +4,9 @@
 //! unchanged. After a conflict nothing is written, and the works run again on the current values. So replicas conflict with one another,
 //! and the tasks of one process do not.
 //!
+//! Works run on guesses first ([`GuessedValues`]). A batch with a guess is committed even if it only reads or is refused: etcd compares what it
+//! has read, and nothing is answered before.
+//!
 //! **A commit whose answer was lost.** Each commit that writes also puts a number under a key of this process. It requires that key to be
 //! unchanged since the previous commit. If an answer is lost, the same key is put again under the same condition. If that succeeds, the
 //! lost commit did not happen and never will, and the works run again. If not, the key says whether the lost commit came first. The outcome
@@ -27,6 +30,7 @@ use super::super::engine::Work;
 use super::super::remote::commit_loop::CommitLoop;
 use super::super::remote::plan::CommitPlan;
 use super::super::remote::queue::{Apart, BATCH_LIMIT, answer, fail, fail_writers, refuse_late, until};
+use super::guesses::GuessedValues;
 use super::members::FailureKind;
 use super::open_store::{EtcdTrouble, GUARD_GETS, OpenEtcdStore, Reached};
 use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
@@ -39,11 +43,13 @@ pub(super) struct EtcdCommitter {
     opened: Arc<OpenEtcdStore>,
     own: Own,
     apart: Apart<Work>,
+    guesses: GuessedValues,
 }
 
 /// Outcome of a commit.
 enum Committed {
-    Done,
+    /// It was made, at this revision if that is known.
+    Done(Option<i64>),
     /// A conflict with another process: these are the current values.
     Stale(Fetched),
     /// The commit did not happen, and may be tried again.
@@ -54,7 +60,13 @@ impl EtcdCommitter {
     pub(super) fn new(opened: Arc<OpenEtcdStore>, id: &str) -> Self {
         let own = Own::new(Arc::clone(&opened), id);
         let apart = Apart::default();
-        Self { opened, own, apart }
+        let guesses = GuessedValues::default();
+        Self {
+            opened,
+            own,
+            apart,
+            guesses,
+        }
     }
 
     /// Runs until no more jobs can come; then finishes the background work.
@@ -92,13 +104,13 @@ impl EtcdCommitter {
         match opened.members.ask_one(until, send).await {
             Ok(answer) => self.committed(known, batch, &answer),
             Err(lost) if lost.kind == FailureKind::Unanswered => match self.own.settle(until).await {
-                Ok(CommitOutcome::Happened) => Ok(Committed::Done),
+                Ok(CommitOutcome::Happened) => Ok(Committed::Done(None)),
                 Ok(CommitOutcome::Never) => Ok(Committed::Again),
                 Ok(CommitOutcome::Unknown) => Err(EtcdTrouble::Doubt(lost)),
                 Err(failure) => Err(EtcdTrouble::Doubt(failure)),
             },
             Err(full) if full.kind == FailureKind::NoSpace => match self.own.resolve_commit(until).await {
-                Ok(CommitOutcome::Happened) => Ok(Committed::Done),
+                Ok(CommitOutcome::Happened) => Ok(Committed::Done(None)),
                 Ok(CommitOutcome::Never) => Err(EtcdTrouble::Member(full)),
                 Ok(CommitOutcome::Unknown) | Err(_) => Err(EtcdTrouble::Doubt(full)),
             },
@@ -151,7 +163,7 @@ impl EtcdCommitter {
                 self.opened.raise(before(answers.first()) + 1, before(answers.get(1)) + 1);
                 self.own.made(revision(answer));
             }
-            return Ok(Committed::Done);
+            return Ok(Committed::Done(Some(revision(answer))));
         }
         let mut others = answers.iter().skip(GUARD_GETS).map(read_value);
         // It is another one if the lease is over.
@@ -178,6 +190,8 @@ impl CommitLoop for EtcdCommitter {
     async fn round(&mut self, waiting: &mut VecDeque<EtcdJob>) {
         let mut fetched = Fetched::new();
         let (mut fetches, mut most) = (0_u32, BATCH_LIMIT);
+        // May guess; has guessed.
+        let (mut guesses, mut guessed) = (true, false);
         let begun = Instant::now();
         loop {
             refuse_late(waiting, || self.opened.error(&EtcdTrouble::Late));
@@ -197,14 +211,28 @@ impl CommitLoop for EtcdCommitter {
             }
             let (count, plan) = plan(waiting, most, &fetched);
             let trouble = match plan {
+                // It may be smaller on the values that are there.
+                CommitPlan::TooLarge if guessed => {
+                    (fetched, fetches, guesses, guessed) = (Fetched::new(), 0, false, false);
+                    continue;
+                }
                 CommitPlan::TooLarge => {
                     refuse_first(waiting, &self.opened);
+                    continue;
+                }
+                CommitPlan::Fetch(keys) if guesses && keys.iter().all(|key| GuessedValues::allows(key)) => {
+                    guessed = true;
+                    fetched.extend(keys.into_iter().map(|key| {
+                        let guess = self.guesses.of(&key);
+                        (key, guess)
+                    }));
                     continue;
                 }
                 CommitPlan::Fetch(keys) => {
                     fetches += 1;
                     match fetch(&self.opened, &keys, until).await {
                         Ok(found) => {
+                            self.guesses.remember(&found);
                             fetched.extend(found);
                             continue;
                         }
@@ -212,27 +240,36 @@ impl CommitLoop for EtcdCommitter {
                     }
                 }
                 // Read at one moment, and after it was asked for.
-                CommitPlan::Commit(batch, answers, _) if !batch.writes_anything() && fetches < 2 => {
+                CommitPlan::Commit(batch, answers, _) if !batch.writes_anything() && !guessed && fetches < 2 => {
                     answer(waiting, answers);
                     return;
                 }
                 CommitPlan::Commit(batch, answers, writers) => match self.commit(&batch, &fetched, until).await {
-                    Ok(Committed::Done) => {
+                    Ok(Committed::Done(revision)) => {
+                        self.guesses.committed(&batch, &fetched, revision);
                         answer(waiting, answers);
                         return;
                     }
                     Ok(Committed::Again) => {
-                        (fetched, fetches) = (Fetched::new(), 0);
+                        (fetched, fetches, guesses, guessed) = (Fetched::new(), 0, false, false);
                         continue;
                     }
                     // Retried at once, with what the answer has brought: the replica that was faster has to fetch again before its next
                     // commit, so that this one comes before it. After a pause it would lose to it again and again.
                     Ok(Committed::Stale(now)) => {
-                        (fetched, fetches) = (now, 1);
+                        self.guesses.remember(&now);
+                        (fetched, fetches, guesses, guessed) = (now, 1, false, false);
                         if Instant::now() < until {
                             continue;
                         }
                         EtcdTrouble::Contended
+                    }
+                    // On the values that are there it may write less, or nothing.
+                    Err(EtcdTrouble::Member(failure))
+                        if guessed && matches!(failure.kind, FailureKind::TooLarge | FailureKind::NoSpace) =>
+                    {
+                        (fetched, fetches, guesses, guessed) = (Fetched::new(), 0, false, false);
+                        continue;
                     }
                     Err(EtcdTrouble::Member(failure)) if failure.kind == FailureKind::TooLarge => {
                         if count > 1 {

@@ -1,10 +1,11 @@
 //! The store on etcd: for several gateways, on machines of which any may die.
 //!
-//! All reads are linearizable, and nothing that was read is cached. A process that cannot reach etcd, or reaches members that have lost the
+//! All reads are linearizable: a cached value is only a guess, which etcd confirms before anything is answered by it. A process that cannot reach etcd, or reaches members that have lost the
 //! others, answers errors and decides nothing.
 
 mod committer;
 mod diagnosis;
+mod guesses;
 mod health;
 mod identity;
 mod import;

@@ -88,6 +88,8 @@ impl GuessedValues {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test may panic")]
+
     use super::*;
 
     fn seen(value: &str, mod_revision: i64) -> ReadValue {
@@ -128,5 +130,35 @@ mod tests {
         assert!(guesses.recent.len() + guesses.older.len() <= 2 * MOST_GUESSES);
         guesses.remember(&Fetched::from([("large".to_owned(), seen(&"x".repeat(LARGEST_GUESS + 1), 1))]));
         assert_eq!(guesses.of("large").mod_revision, 0);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn attack_44_answers_no_stale_guess() {
+        let etcd = cloud_fixtures::etcd::EtcdServer::start();
+        let settings = crate::settings::EtcdSettings {
+            endpoints: vec![etcd.endpoint()],
+            prefix: "to".to_owned(),
+            ca: None,
+            identity: None,
+            user: None,
+            timeout: std::time::Duration::from_secs(20),
+        };
+        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let [one, other] = folders
+            .each_ref()
+            .map(|folder| super::super::Etcd::open(&settings, &folder.path().join("gateway.db")).unwrap());
+        let get = |store| crate::engine::run(store, |keys| keys.get("a"));
+        assert_eq!(get(&one).await.unwrap(), None);
+        for value in ["1", "2"] {
+            crate::engine::run(&other, move |keys| keys.put("a", value)).await.unwrap();
+            assert_eq!(get(&one).await.unwrap().as_deref(), Some(value));
+        }
+        crate::engine::run(&other, |keys| keys.delete("a")).await.unwrap();
+        let refused = crate::engine::run(&one, |keys| match keys.get("a")? {
+            Some(_) => Err(crate::StoreError::Closed.into()),
+            None => keys.put("b", "1"),
+        });
+        refused.await.unwrap();
+        assert_eq!(get(&one).await.unwrap(), None);
     }
 }

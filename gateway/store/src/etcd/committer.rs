@@ -37,7 +37,10 @@ use super::overlay::{EtcdBatch, Fetched, MOST_KEYS};
 use super::own::{CommitOutcome, Own};
 use super::plan::{EtcdJob, plan, refuse_first};
 use super::presence;
-use super::requests::{get, read_value, revision};
+use super::requests::{get, read_value, revision, version};
+
+/// Most keys that are guessed before a fetch: those of a full commit, and as many that were asked for and not used.
+const MOST_GUESSED: usize = 2 * MOST_KEYS;
 
 pub(super) struct EtcdCommitter {
     opened: Arc<OpenEtcdStore>,
@@ -60,7 +63,7 @@ impl EtcdCommitter {
     pub(super) fn new(opened: Arc<OpenEtcdStore>, id: &str) -> Self {
         let own = Own::new(Arc::clone(&opened), id);
         let apart = Apart::default();
-        let guesses = GuessedValues::default();
+        let guesses = GuessedValues::new();
         Self {
             opened,
             own,
@@ -133,6 +136,8 @@ impl EtcdCommitter {
             when.push(self.own.unchanged());
             let counted = |key: &str| TxnOp::put(key, "", Some(PutOptions::new().with_prev_key()));
             then.extend([counted(&keys.mark()), counted(&self.opened.wrote), self.own.put()]);
+        } else {
+            then.extend([get(&keys.mark()), get(&self.opened.wrote)]);
         }
         for key in &batch.reads {
             let stored = keys.full_key(key);
@@ -155,12 +160,14 @@ impl EtcdCommitter {
     fn committed(&mut self, known: Reached, batch: &EtcdBatch, answer: &TxnResponse) -> Result<Committed, EtcdTrouble> {
         let answers = answer.op_responses();
         if answer.succeeded() {
+            // How far it has come, with this commit.
+            let count = |at: usize| match answers.get(at) {
+                Some(TxnOpResponse::Put(put)) => put.prev_key().map_or(0, etcd_client::KeyValue::version) + 1,
+                Some(found) => version(found),
+                None => 0,
+            };
+            self.opened.raise(count(0), count(1));
             if batch.writes_anything() {
-                let before = |answer: Option<&TxnOpResponse>| match answer {
-                    Some(TxnOpResponse::Put(put)) => put.prev_key().map_or(0, etcd_client::KeyValue::version),
-                    _ => 0,
-                };
-                self.opened.raise(before(answers.first()) + 1, before(answers.get(1)) + 1);
                 self.own.made(revision(answer));
             }
             return Ok(Committed::Done(Some(revision(answer))));
@@ -220,12 +227,14 @@ impl CommitLoop for EtcdCommitter {
                     refuse_first(waiting, &self.opened);
                     continue;
                 }
-                CommitPlan::Fetch(keys) if guesses && keys.iter().all(|key| GuessedValues::allows(key)) => {
+                // The bound is for a work that asks for other keys in each run.
+                CommitPlan::Fetch(keys)
+                    if guesses
+                        && fetched.len() <= MOST_GUESSED
+                        && let Some(guess) = self.guesses.of(&keys) =>
+                {
                     guessed = true;
-                    fetched.extend(keys.into_iter().map(|key| {
-                        let guess = self.guesses.of(&key);
-                        (key, guess)
-                    }));
+                    fetched.extend(guess);
                     continue;
                 }
                 CommitPlan::Fetch(keys) => {

@@ -2,8 +2,14 @@
 //!
 //! A right guess saves the round trip of a fetch. After a wrong one the commit returns the current values, as a fetch does. So a guess
 //! decides how many requests a work takes, and never its answer.
+//!
+//! A revision identifies a value only within one history of etcd. The guard of each request notices a rollback, unless others have written
+//! as much since. Old guesses are dropped, so that none outlasts both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::super::engine::KeyRange;
 use super::super::keys::SERVING;
@@ -14,70 +20,103 @@ use super::overlay::{EtcdBatch, Fetched, ReadValue};
 const MOST_GUESSES: usize = 1024;
 /// Bytes of the largest value that is remembered.
 const LARGEST_GUESS: usize = 8 * 1024;
+/// Time after which a guess that was not used becomes an older one, and after which an older one is dropped.
+const GENERATION: Duration = Duration::from_secs(60);
 
-/// Recently read and created values, in two generations: beyond [`MOST_GUESSES`] the older one is dropped.
-#[derive(Debug, Default)]
+/// Recently read and created values, in two generations. Beyond [`MOST_GUESSES`], and every [`GENERATION`], the older one is dropped.
+/// `None` is a key to be fetched.
+#[derive(Debug)]
 pub(super) struct GuessedValues {
-    recent: Fetched,
-    older: Fetched,
+    recent: BTreeMap<String, Option<ReadValue>>,
+    older: BTreeMap<String, Option<ReadValue>>,
+    since: Instant,
 }
 
 impl GuessedValues {
-    /// Returns whether a key may be guessed. Leaders and replicas keep what a work finds of their keys: they are always fetched.
-    pub(super) fn allows(key: &str) -> bool {
-        !key.starts_with(LEADER) && !key.starts_with(SERVING)
+    pub(super) fn new() -> Self {
+        Self {
+            recent: BTreeMap::new(),
+            older: BTreeMap::new(),
+            since: Instant::now(),
+        }
     }
 
-    /// Returns the value that a key probably has: none, unless one was seen.
-    pub(super) fn of(&mut self, key: &str) -> ReadValue {
-        if let Some(found) = self.recent.get(key) {
-            return found.clone();
-        }
-        let Some(found) = self.older.remove(key) else {
-            return ReadValue {
-                value: None,
-                mod_revision: 0,
-            };
-        };
-        self.insert(key, found.clone());
-        found
+    /// Returns the values that these keys probably have: none under a key that is not known. `None` if one has to be fetched.
+    pub(super) fn of(&mut self, keys: &BTreeSet<String>) -> Option<Fetched> {
+        self.expire();
+        keys.iter().map(|key| Some((key.clone(), self.guess(key)?))).collect()
     }
 
     /// Remembers values that etcd has answered.
     pub(super) fn remember(&mut self, found: &Fetched) {
-        for (key, value) in found {
+        self.expire();
+        for (key, found) in found {
             self.forget(key);
-            if Self::allows(key) && value.value.as_ref().is_some_and(|value| value.len() <= LARGEST_GUESS) {
-                self.insert(key, value.clone());
+            if let Some(value) = &found.value {
+                self.insert(key, (value.len() <= LARGEST_GUESS).then(|| found.clone()));
             }
         }
     }
 
-    /// Remembers the values that a commit has created, at its revision if that is known. Changed values are forgotten: a replica that has
-    /// changed one fetches it before its next change, so that another comes first.
+    /// Remembers the values that a commit has created, at its revision if that is known. Changed values are fetched again: a replica that
+    /// has changed one asks for it before its next change, so that another comes first.
     pub(super) fn committed(&mut self, batch: &EtcdBatch, before: &Fetched, revision: Option<i64>) {
         let absent = |key: &String| before.get(key).is_some_and(|before| before.mod_revision == 0);
         for (key, value) in &batch.writes {
             self.forget(key);
-            if let (Some(mod_revision), Some(_)) = (revision, value)
-                && absent(key)
-            {
-                let value = value.clone();
-                self.remember(&BTreeMap::from([(key.clone(), ReadValue { value, mod_revision })]));
+            match (value, revision) {
+                (None, _) => {}
+                (Some(created), Some(mod_revision)) if absent(key) && created.len() <= LARGEST_GUESS => {
+                    let value = value.clone();
+                    self.insert(key, Some(ReadValue { value, mod_revision }));
+                }
+                (Some(_), _) => self.insert(key, None),
             }
         }
         for KeyRange { from, until } in &batch.removed {
-            let outside = |key: &String, _: &mut ReadValue| key < from || key >= until;
+            let outside = |key: &String, _: &mut Option<ReadValue>| key < from || key >= until;
             self.recent.retain(outside);
             self.older.retain(outside);
         }
     }
 
-    fn insert(&mut self, key: &str, value: ReadValue) {
-        if self.recent.len() >= MOST_GUESSES {
-            self.older = std::mem::take(&mut self.recent);
+    fn guess(&mut self, key: &str) -> Option<ReadValue> {
+        // A work may keep what it finds there: the fence of a leader does.
+        if key.starts_with(LEADER) || key.starts_with(SERVING) {
+            return None;
         }
-        self.recent.insert(key.to_owned(), value);
+        if let Some(found) = self.recent.get(key) {
+            return found.clone();
+        }
+        let Some(found) = self.older.remove(key) else {
+            return Some(ReadValue {
+                value: None,
+                mod_revision: 0,
+            });
+        };
+        self.insert(key, found.clone());
+        found
+    }
+
+    fn expire(&mut self) {
+        let age = self.since.elapsed();
+        if age >= GENERATION {
+            self.begin_generation();
+        }
+        if age >= 2 * GENERATION {
+            self.older.clear();
+        }
+    }
+
+    fn begin_generation(&mut self) {
+        (self.older, self.since) = (std::mem::take(&mut self.recent), Instant::now());
+    }
+
+    fn insert(&mut self, key: &str, guess: Option<ReadValue>) {
+        if self.recent.len() >= MOST_GUESSES {
+            self.begin_generation();
+        }
+        self.recent.insert(key.to_owned(), guess);
     }
 
     fn forget(&mut self, key: &str) {
@@ -90,7 +129,15 @@ impl GuessedValues {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use cloud_fixtures::etcd::EtcdServer;
+
+    use super::super::Etcd;
     use super::*;
+    use crate::settings::EtcdSettings;
+    use crate::{StoreError, engine};
 
     fn seen(value: &str, mod_revision: i64) -> ReadValue {
         ReadValue {
@@ -99,66 +146,146 @@ mod tests {
         }
     }
 
-    #[test]
-    fn never_guesses_the_keys_of_leaders_and_replicas() {
-        assert!(!GuessedValues::allows(&format!("{LEADER}log")) && !GuessedValues::allows(&format!("{SERVING}one")));
-        assert!(GuessedValues::allows("entry/one"));
+    fn fetched<const N: usize>(found: [(&str, ReadValue); N]) -> Fetched {
+        found.map(|(key, value)| (key.to_owned(), value)).into()
+    }
+
+    fn guess(guesses: &mut GuessedValues, key: &str) -> Option<i64> {
+        let found = guesses.of(&BTreeSet::from([key.to_owned()]))?;
+        found.get(key).map(|found| found.mod_revision)
+    }
+
+    fn put(key: &str) -> EtcdBatch {
+        let mut batch = EtcdBatch::default();
+        batch.writes.insert(key.to_owned(), Some("2".to_owned()));
+        batch
     }
 
     #[test]
-    fn forgets_what_a_commit_changes_or_removes() {
-        let mut guesses = GuessedValues::default();
-        let before = Fetched::from([("a".to_owned(), seen("1", 5)), ("b".to_owned(), seen("1", 6))]);
+    fn fetches_the_keys_of_leaders_and_replicas() {
+        let mut guesses = GuessedValues::new();
+        let (leader, serving) = (format!("{LEADER}log"), format!("{SERVING}one"));
+        assert_eq!((guess(&mut guesses, &leader), guess(&mut guesses, &serving)), (None, None));
+        assert_eq!(guess(&mut guesses, "entry/one"), Some(0));
+        assert_eq!(guesses.of(&BTreeSet::from(["entry/one".to_owned(), leader])), None);
+    }
+
+    #[test]
+    fn fetches_what_it_has_changed_and_guesses_what_it_has_created() {
+        let mut guesses = GuessedValues::new();
+        let before = fetched([("a", seen("1", 5)), ("b", seen("1", 6))]);
         guesses.remember(&before);
-        assert_eq!(guesses.of("a"), seen("1", 5));
-        let mut batch = EtcdBatch::default();
-        batch.writes.insert("a".to_owned(), Some("2".to_owned()));
+        assert_eq!((guess(&mut guesses, "a"), guess(&mut guesses, "b")), (Some(5), Some(6)));
+        let mut batch = put("a");
         batch.removed.push(KeyRange {
             from: "b".to_owned(),
             until: "c".to_owned(),
         });
         guesses.committed(&batch, &before, Some(7));
-        assert_eq!((guesses.of("a").mod_revision, guesses.of("b").mod_revision), (0, 0));
+        assert_eq!((guess(&mut guesses, "a"), guess(&mut guesses, "b")), (None, Some(0)));
+        let absent = ReadValue {
+            value: None,
+            mod_revision: 0,
+        };
+        guesses.committed(&put("c"), &fetched([("c", absent.clone())]), Some(8));
+        guesses.committed(&put("d"), &fetched([("d", absent)]), None);
+        guesses.committed(&put("e"), &Fetched::new(), Some(8));
+        assert_eq!(["c", "d", "e"].map(|key| guess(&mut guesses, key)), [Some(8), None, None]);
     }
 
     #[test]
-    fn is_bounded() {
-        let mut guesses = GuessedValues::default();
+    fn is_bounded_in_size_and_age() {
+        let mut guesses = GuessedValues::new();
         for number in 0..5 * MOST_GUESSES {
-            guesses.remember(&Fetched::from([(number.to_string(), seen("1", 1))]));
+            guesses.remember(&fetched([(&number.to_string(), seen("1", 1))]));
         }
         assert!(guesses.recent.len() + guesses.older.len() <= 2 * MOST_GUESSES);
-        guesses.remember(&Fetched::from([("large".to_owned(), seen(&"x".repeat(LARGEST_GUESS + 1), 1))]));
-        assert_eq!(guesses.of("large").mod_revision, 0);
+        guesses.remember(&fetched([
+            ("large", seen(&"x".repeat(LARGEST_GUESS + 1), 1)),
+            ("small", seen("1", 1)),
+        ]));
+        assert_eq!((guess(&mut guesses, "large"), guess(&mut guesses, "small")), (None, Some(1)));
+        guesses.since -= 2 * GENERATION;
+        assert_eq!(guess(&mut guesses, "small"), Some(0));
+    }
+
+    /// Two processes with a store on the same etcd.
+    struct SharedEtcd {
+        etcd: EtcdServer,
+        stores: [Etcd; 2],
+        _folders: [tempfile::TempDir; 2],
+    }
+
+    impl SharedEtcd {
+        fn new() -> Self {
+            let etcd = EtcdServer::start();
+            let settings = EtcdSettings {
+                endpoints: vec![etcd.endpoint()],
+                prefix: "to".to_owned(),
+                ca: None,
+                identity: None,
+                user: None,
+                timeout: Duration::from_secs(20),
+            };
+            let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+            let open = |folder: &tempfile::TempDir| Etcd::open(&settings, &folder.path().join("gateway.db")).unwrap();
+            let stores = folders.each_ref().map(open);
+            Self {
+                etcd,
+                stores,
+                _folders: folders,
+            }
+        }
+
+        /// Returns the number of transactions that etcd has answered, by its own count.
+        fn requests(&self) -> u64 {
+            let mut etcd = TcpStream::connect(self.etcd.endpoint().trim_start_matches("http://")).unwrap();
+            etcd.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+            let mut metrics = String::new();
+            etcd.read_to_string(&mut metrics).unwrap();
+            let counted = "grpc_server_handled_total{grpc_code=\"OK\",grpc_method=\"Txn\",grpc_service=\"etcdserverpb.KV\",";
+            let count = metrics.lines().find(|line| line.starts_with(counted)).unwrap();
+            count.rsplit(' ').next().unwrap().parse().unwrap()
+        }
+
+        /// Returns what a work has answered, and how many requests it took.
+        async fn count<T>(&self, work: impl Future<Output = T>) -> (T, u64) {
+            let before = self.requests();
+            let answer = work.await;
+            (answer, self.requests() - before)
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn attack_44_answers_no_stale_guess() {
-        let etcd = cloud_fixtures::etcd::EtcdServer::start();
-        let settings = crate::settings::EtcdSettings {
-            endpoints: vec![etcd.endpoint()],
-            prefix: "to".to_owned(),
-            ca: None,
-            identity: None,
-            user: None,
-            timeout: std::time::Duration::from_secs(20),
-        };
-        let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
-        let [one, other] = folders
-            .each_ref()
-            .map(|folder| super::super::Etcd::open(&settings, &folder.path().join("gateway.db")).unwrap());
-        let get = |store| crate::engine::run(store, |keys| keys.get("a"));
-        assert_eq!(get(&one).await.unwrap(), None);
+        let shared = SharedEtcd::new();
+        let [one, other] = &shared.stores;
+        let get = |store| engine::run(store, |keys| keys.get("a"));
+        assert_eq!(get(one).await.unwrap(), None);
         for value in ["1", "2"] {
-            crate::engine::run(&other, move |keys| keys.put("a", value)).await.unwrap();
-            assert_eq!(get(&one).await.unwrap().as_deref(), Some(value));
+            engine::run(other, move |keys| keys.put("a", value)).await.unwrap();
+            assert_eq!(get(one).await.unwrap().as_deref(), Some(value));
         }
-        crate::engine::run(&other, |keys| keys.delete("a")).await.unwrap();
-        let refused = crate::engine::run(&one, |keys| match keys.get("a")? {
-            Some(_) => Err(crate::StoreError::Closed.into()),
+        engine::run(other, |keys| keys.delete("a")).await.unwrap();
+        let refused = engine::run(one, |keys| match keys.get("a")? {
+            Some(_) => Err(StoreError::Closed.into()),
             None => keys.put("b", "1"),
         });
         refused.await.unwrap();
-        assert_eq!(get(&one).await.unwrap(), None);
+        assert_eq!(get(one).await.unwrap(), None);
+    }
+
+    /// Otherwise a rollback that loses the writes of others is not noticed.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn learns_the_progress_of_others_by_right_guesses() {
+        let shared = SharedEtcd::new();
+        let [one, other] = &shared.stores;
+        let mark = |store: &Etcd| engine::Engine::store_mark(store).unwrap().mark;
+        let get = |store| engine::run(store, |keys| keys.get("a"));
+        get(one).await.unwrap();
+        engine::run(other, |keys| keys.put("b", "1")).await.unwrap();
+        assert!(mark(one) < mark(other));
+        assert_eq!(shared.count(get(one)).await.1, 1);
+        assert_eq!(mark(one), mark(other));
     }
 }

@@ -137,7 +137,8 @@ mod tests {
     use super::super::Etcd;
     use super::*;
     use crate::settings::EtcdSettings;
-    use crate::{StoreError, engine};
+    use crate::tests::{entry, thing};
+    use crate::{DecisionRecord, EntryKind, Spend, Spendable, Store, StoreError, Transact, UseOccasion, engine};
 
     fn seen(value: &str, mod_revision: i64) -> ReadValue {
         ReadValue {
@@ -254,6 +255,62 @@ mod tests {
             let answer = work.await;
             (answer, self.requests() - before)
         }
+    }
+
+    /// Redeems a ticket for a machine, as the last step of a boot does.
+    async fn redeem(store: &Etcd, ticket: &str) -> Result<(Option<String>, Spend), StoreError> {
+        let (ticket, decision) = (thing(ticket, 1, 1_000_000), format!("of-{ticket}"));
+        let record = decision.clone();
+        Transact::decide(store, &decision, move |transaction| {
+            let machine = transaction.get(EntryKind::Token, "machine")?;
+            let spent = transaction.spend(&ticket, &UseOccasion::Any, 1)?;
+            let decision = record.clone();
+            transaction.decide(DecisionRecord {
+                decision,
+                at: 1,
+                record: "{}".to_owned(),
+            })?;
+            Ok((machine.map(|machine| machine.value), spent))
+        })
+        .await
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_boot_takes_one_request_for_each_work() {
+        let shared = SharedEtcd::new();
+        let [one, other] = &shared.stores;
+        let (granted, wanted) = (Spend::Granted { use_number: 1 }, vec![(EntryKind::Token, "machine".to_owned())]);
+        let change = async |store: &Etcd, value: &str| {
+            let value = entry("machine", value);
+            let done = Transact::transact(store, move |transaction| {
+                let before = transaction.get(EntryKind::Token, "machine")?;
+                transaction.put(EntryKind::Token, value.clone())?;
+                Ok::<_, StoreError>(before.map(|before| before.value))
+            });
+            done.await.unwrap()
+        };
+        assert_eq!(shared.count(change(other, "1")).await, (None, 1));
+        // A read takes one, even with a wrong guess.
+        for _ in 0..2 {
+            let (found, requests) = shared.count(one.get_all(wanted.clone())).await;
+            assert_eq!((found.unwrap(), requests), (vec![Some(entry("machine", "1"))], 1));
+        }
+        let challenge = Spendable {
+            kind: EntryKind::Challenge,
+            ..thing("c", 1, 1_000_000)
+        };
+        let (spent, requests) = shared.count(one.spend(challenge.clone())).await;
+        assert_eq!((spent.unwrap(), requests), (granted, 1));
+        let (spent, requests) = shared.count(one.spend(challenge)).await;
+        assert_eq!((spent.unwrap(), requests), (Spend::Exhausted, 1), "a refusal is confirmed, too");
+        let (redeemed, requests) = shared.count(redeem(one, "right")).await;
+        assert_eq!((redeemed.unwrap(), requests), ((Some("1".to_owned()), granted), 1));
+        // Changed by another: one is wrong.
+        assert_eq!(shared.count(change(other, "2")).await, (Some("1".to_owned()), 1));
+        let (redeemed, requests) = shared.count(redeem(one, "wrong")).await;
+        assert_eq!((redeemed.unwrap(), requests), ((Some("2".to_owned()), granted), 2));
+        // Its second change of the same key: fetched first.
+        assert_eq!(shared.count(change(other, "3")).await, (Some("2".to_owned()), 2));
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The store on etcd: for several gateways, on machines of which any may die.
 //!
-//! All reads are linearizable: a cached value is only a guess, which etcd confirms before anything is answered by it. A process that cannot reach etcd, or reaches members that have lost the
-//! others, answers errors and decides nothing.
+//! All reads are linearizable: a remembered value is only a guess, which etcd confirms before anything is answered by it. A process that
+//! cannot reach etcd, or reaches members that have lost the others, answers errors and decides nothing.
 
 mod committer;
 mod diagnosis;

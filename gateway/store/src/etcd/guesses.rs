@@ -218,8 +218,7 @@ mod tests {
     }
 
     impl SharedEtcd {
-        fn new() -> Self {
-            let etcd = EtcdServer::start();
+        fn new(etcd: EtcdServer) -> Self {
             let settings = EtcdSettings {
                 endpoints: vec![etcd.endpoint()],
                 prefix: "to".to_owned(),
@@ -277,7 +276,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_boot_takes_one_request_for_each_work() {
-        let shared = SharedEtcd::new();
+        let shared = SharedEtcd::new(EtcdServer::start());
         let [one, other] = &shared.stores;
         let (granted, wanted) = (Spend::Granted { use_number: 1 }, vec![(EntryKind::Token, "machine".to_owned())]);
         let change = async |store: &Etcd, value: &str| {
@@ -315,7 +314,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn attack_44_answers_no_stale_guess() {
-        let shared = SharedEtcd::new();
+        let shared = SharedEtcd::new(EtcdServer::start());
         let [one, other] = &shared.stores;
         let get = |store| engine::run(store, |keys| keys.get("a"));
         assert_eq!(get(one).await.unwrap(), None);
@@ -332,10 +331,27 @@ mod tests {
         assert_eq!(get(one).await.unwrap(), None);
     }
 
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_wrong_guess_needs_no_room_for_a_write() {
+        let shared = SharedEtcd::new(EtcdServer::start_with_quota(2 << 20));
+        let [one, other] = &shared.stores;
+        engine::run(one, |keys| keys.put("b", "1")).await.unwrap();
+        engine::run(other, |keys| keys.put("a", "1")).await.unwrap();
+        while engine::run(other, |keys| keys.put("fills", &"x".repeat(200_000))).await.is_ok() {}
+        let create = engine::run(one, |keys| {
+            let found = keys.get("a")?;
+            if found.is_none() {
+                keys.put("a", "2")?;
+            }
+            Ok(found)
+        });
+        assert_eq!(create.await.unwrap().as_deref(), Some("1"));
+    }
+
     /// Otherwise a rollback that loses the writes of others is not noticed.
     #[tokio::test(flavor = "multi_thread")]
     async fn learns_the_progress_of_others_by_right_guesses() {
-        let shared = SharedEtcd::new();
+        let shared = SharedEtcd::new(EtcdServer::start());
         let [one, other] = &shared.stores;
         let mark = |store: &Etcd| engine::Engine::store_mark(store).unwrap().mark;
         let get = |store| engine::run(store, |keys| keys.get("a"));

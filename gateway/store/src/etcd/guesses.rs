@@ -1,4 +1,4 @@
-//! GuessedValues of values: a work runs on them first, and its commit compares their revisions.
+//! Guesses of values: a work runs on them first, and its commit compares their revisions.
 //!
 //! A right guess saves the round trip of a fetch. After a wrong one the commit returns the current values, as a fetch does. So a guess
 //! decides how many requests a work takes, and never its answer.

@@ -165,10 +165,10 @@ impl Refusal {
 
     /// 503: a ticket for a config that another gateway has, and this one has not read yet.
     pub(super) fn config_awaited(pool: &str, sha256: &str) -> Self {
-        tracing::warn!(
-            "pool {pool}: another gateway has given a ticket for the config with SHA-256 {sha256}, which is not here yet; answering 503. Check that all gateways read the same pools"
-        );
-        Self::unavailable()
+        Self::new(
+            UNAVAILABLE,
+            format!("pool {pool}: the config with SHA-256 {sha256} is not here yet"),
+        )
     }
 
     /// Returns whether the machine is refused because the pool's inventory does not list it.

@@ -43,6 +43,8 @@ pub struct LivePools {
     cluster_changed: Notify,
     /// Messages about folders whose names cannot be those of pools.
     misnamed: RwLock<BTreeSet<String>>,
+    /// SHA-256 of the last config that was promised by another gateway, and is not here yet.
+    awaited: std::sync::Mutex<String>,
 }
 
 /// State that is kept from one reload to the next.

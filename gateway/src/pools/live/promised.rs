@@ -1,7 +1,7 @@
 //! Configs that tickets promise. The pointer of a node has the hash of its config, so that a changed config would stop its boot: for a while
 //! the replaced states of a pool are still there for the tickets that promise them.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use attest_log::ConfigSet;
 use attest_pool::Pool;
@@ -85,8 +85,22 @@ impl LivePools {
             return Promised::Config(prepared);
         }
         match promise.at >= live.since && now <= promise.wait_until {
-            true => Promised::NotYet,
+            true => {
+                self.warn_of_awaited(pool.name(), &promise.sha256);
+                Promised::NotYet
+            }
             false => Promised::Gone,
+        }
+    }
+
+    /// Logs once for each config that another gateway has and this one has not: its nodes ask every few seconds.
+    fn warn_of_awaited(&self, pool: &str, sha256: &str) {
+        let mut awaited = self.awaited.lock().unwrap_or_else(PoisonError::into_inner);
+        if awaited.as_str() != sha256 {
+            sha256.clone_into(&mut awaited);
+            tracing::warn!(
+                "pool {pool}: another gateway has given a ticket for the config with SHA-256 {sha256}, which is not here yet; answering 503. Check that all gateways read the same pools"
+            );
         }
     }
 

@@ -42,6 +42,7 @@ impl LivePools {
             needed: ArcSwap::from_pointee(needed),
             cluster_changed: Notify::new(),
             misnamed: RwLock::default(),
+            awaited: std::sync::Mutex::default(),
         };
         let mut reloading = live.reloading.lock().await;
         let mut pools = BTreeMap::new();

@@ -28,7 +28,7 @@ pub struct Cost {
 pub enum Memory {
     /// With the number of items.
     Linear,
-    /// Not at all.
+    /// It does not grow.
     Constant,
 }
 

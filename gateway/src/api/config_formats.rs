@@ -15,7 +15,7 @@ use crate::settings::TicketSettings;
 /// The oldest spec version with SHA-256 in `verification.hash` (Ignition's migration guide, from 3.0.0 to 3.1.0).
 const HASHED_FROM: SpecVersion = SpecVersion::V3_1;
 
-/// What a node's pointer can say about its config.
+/// Forms of its config that a node's pointer can name.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct WantedFormats {
     compression: Option<ConfigCompression>,

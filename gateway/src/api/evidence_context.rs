@@ -17,7 +17,7 @@ pub(super) struct EvidenceAsked<'r> {
     pub pool: Arc<Pool>,
     pub challenge: &'r Challenge,
     pub evidence: &'r Evidence,
-    /// How the node can fetch its config.
+    /// Forms of the config that the node takes.
     pub formats: WantedFormats,
     pub peer: IpAddr,
     /// The source that its turns at the processor are counted for.

@@ -54,12 +54,12 @@ struct TicketContent {
     #[serde(default, skip_serializing_if = "is_zero")]
     late: u64,
     uses: u32,
-    /// How the config is sent; absent: as plain JSON, in the version that the request accepts.
+    /// Form of the config; absent: plain JSON, in the version that the request accepts.
     #[serde(default, skip_serializing_if = "TicketConfig::is_plain")]
     config: TicketConfig,
 }
 
-/// How the config for a ticket is sent. The node's pointer says the same, so every gateway that opens the ticket has to keep to it.
+/// Form of the config for a ticket. The node's pointer names the same, so every gateway that opens the ticket has to keep to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TicketConfig {
@@ -146,7 +146,7 @@ pub struct TicketGrant<'e> {
     pub endorsed_by: Option<&'e EndorsedBy>,
     /// The Machine object of the cluster that it was let in by, if it was one.
     pub object: Option<&'e MachineObject>,
-    /// How the config is sent.
+    /// Form of the config.
     pub config: &'e TicketConfig,
 }
 
@@ -165,7 +165,7 @@ pub struct IssuedTicket {
     pub expires: u64,
     /// Proof of the same attestation for reports, valid for as long as the ticket can be.
     pub report: String,
-    /// How the config is sent for it; `None` for plain JSON.
+    /// Form of its config; `None` for plain JSON.
     pub config: Option<ConfigForm>,
 }
 

@@ -61,7 +61,7 @@ pub struct AttestationTarget<'a> {
     pub kubelet_key: Option<SpkiSha256>,
     /// The provisioning token that the pointer carries for it. A secret, so there is no `Debug`.
     pub token: Option<&'a Zeroizing<String>>,
-    /// What the pointer can say about the config.
+    /// Forms of the config that the pointer can name.
     pub formats: &'a ConfigFormats,
 }
 
@@ -76,7 +76,7 @@ pub struct AttestationOutcome {
     pub identities: Vec<String>,
     /// Proof of the attestation for a report; `None` if the gateway gives none.
     pub report: Option<SecretText>,
-    /// How the gateway sends the config: the pointer has to say the same. `None` for plain JSON.
+    /// Form in which the gateway sends the config: the pointer has to name the same. `None` for plain JSON.
     pub config: Option<ConfigForm>,
 }
 

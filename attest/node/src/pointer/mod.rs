@@ -151,8 +151,8 @@ impl Pointer {
         (fits && !only.starts_with(TICKET_PREFIX)).then_some(only)
     }
 
-    /// What the pointer can say about the config of a source, in the version that its Ignition asks for, or else in that of the pointer,
-    /// which it certainly reads. Where the pointer has a hash of its own, it takes no other.
+    /// Returns the forms of a source's config that the pointer can name. The spec version is the one that its Ignition asks for, or else
+    /// that of the pointer, which it certainly reads. A pointer with a hash of its own takes no other.
     #[must_use]
     pub fn config_formats(&self, place: SourceLocation) -> ConfigFormats {
         let resource = self.source_at(place);

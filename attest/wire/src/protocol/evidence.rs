@@ -18,12 +18,12 @@ pub struct EvidenceRequest {
     /// Unchanged value of [`super::ChallengeResponse::challenge`].
     pub challenge: String,
     pub evidence: Evidence,
-    /// How this node's Ignition can fetch the config; absent: only as plain JSON.
+    /// Forms of the config that this node's Ignition takes; absent: only plain JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigFormats>,
 }
 
-/// What the pointer config that the ticket goes into can say about the config.
+/// Forms of the config that the pointer with the ticket can name.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigFormats {
@@ -52,7 +52,7 @@ impl ConfigCompression {
     }
 }
 
-/// How every gateway that takes the ticket sends the config for it. The pointer config has to say the same: Ignition stops the boot if
+/// Form in which every gateway that takes the ticket sends its config. The pointer config has to name the same: Ignition stops the boot if
 /// either differs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -156,7 +156,7 @@ pub struct EvidenceResponse {
     /// Proof of this attestation for [`super::ReportRequest::proof`], and for nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub report: Option<SecretText>,
-    /// How the config is sent for this ticket; absent: as plain JSON.
+    /// Form of the config for this ticket; absent: plain JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config: Option<ConfigForm>,
 }

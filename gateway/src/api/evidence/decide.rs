@@ -40,7 +40,7 @@ pub(super) struct DecisionInput {
     pub(super) appraised: Result<AttestationResult, Reject>,
     /// Membership in the pool, with the Machine object that proves it; only checked if the policy accepts the claims.
     pub(super) admitted: Result<Option<MachineObject>, Refusal>,
-    /// How the config is sent for the ticket.
+    /// Form of the config for the ticket.
     pub(super) config: tickets::TicketConfig,
     /// A provisioning token that came with the evidence.
     pub(super) token: Option<Zeroizing<String>>,

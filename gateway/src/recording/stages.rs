@@ -17,53 +17,68 @@ enum DecisionStage {
 
 /// Decisions by their ids. A pending decision that is not among them may have been written without an answer of the store, and has no line.
 #[derive(Debug, Default)]
-pub(super) struct Stages {
-    stages: Mutex<BTreeMap<String, DecisionStage>>,
+pub(super) struct Stages(Mutex<StagedDecisions>);
+
+#[derive(Debug, Default)]
+struct StagedDecisions {
+    stages: BTreeMap<String, DecisionStage>,
+    /// Number of those that could not be written; each decision asks for it.
+    left: usize,
+}
+
+impl StagedDecisions {
+    fn set(&mut self, decision: &str, stage: Option<DecisionStage>) {
+        let before = match stage {
+            Some(stage) => self.stages.insert(decision.to_owned(), stage),
+            None => self.stages.remove(decision),
+        };
+        let is_left = |stage: Option<DecisionStage>| usize::from(stage == Some(DecisionStage::Left));
+        self.left = self.left.saturating_add(is_left(stage)).saturating_sub(is_left(before));
+    }
 }
 
 impl Stages {
     /// Begins a decision: the store may have it from now on.
     pub(super) fn begin(&self, decision: &str) {
-        self.set(decision, DecisionStage::UnderWay);
+        self.staged().set(decision, Some(DecisionStage::UnderWay));
     }
 
     /// Notes that it was not made, as far as is known.
     pub(super) fn end(&self, decision: &str) {
-        self.stages().remove(decision);
+        self.staged().set(decision, None);
     }
 
     /// Notes that it could not be written.
     pub(super) fn leave(&self, decision: &str) {
-        self.set(decision, DecisionStage::Left);
+        self.staged().set(decision, Some(DecisionStage::Left));
     }
 
     /// Notes that it no longer needs a line.
     pub(super) fn record(&self, decision: &str) {
-        self.set(decision, DecisionStage::Recorded);
+        self.staged().set(decision, Some(DecisionStage::Recorded));
     }
 
     /// Returns how many could not be written.
     pub(super) fn left(&self) -> usize {
-        self.stages().values().filter(|stage| **stage == DecisionStage::Left).count()
+        self.staged().left
     }
 
     /// Returns those that no longer need a line.
     pub(super) fn recorded(&self) -> BTreeSet<String> {
-        let stages = self.stages();
-        let recorded = stages.iter().filter(|(_, stage)| **stage == DecisionStage::Recorded);
+        let staged = self.staged();
+        let recorded = staged.stages.iter().filter(|(_, stage)| **stage == DecisionStage::Recorded);
         recorded.map(|(decision, _)| decision.clone()).collect()
     }
 
     /// Returns whether a pending decision is not under way and not recorded.
     pub(super) fn is_left(&self, pending: &Pending) -> bool {
-        matches!(self.stages().get(&pending.decided.decision), None | Some(DecisionStage::Left))
+        matches!(
+            self.staged().stages.get(&pending.decided.decision),
+            None | Some(DecisionStage::Left)
+        )
     }
 
-    fn set(&self, decision: &str, stage: DecisionStage) {
-        self.stages().insert(decision.to_owned(), stage);
-    }
-
-    fn stages(&self) -> MutexGuard<'_, BTreeMap<String, DecisionStage>> {
-        self.stages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn staged(&self) -> MutexGuard<'_, StagedDecisions> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

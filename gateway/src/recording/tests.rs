@@ -93,3 +93,21 @@ async fn recovery_skips_running_and_unreadable_pending_decisions() {
     }
     assert!(recorder.is_behind());
 }
+
+#[test]
+fn counts_the_decisions_that_could_not_be_written() {
+    let stages = stages::Stages::default();
+    let decisions: Vec<String> = (0..100).map(|number| format!("d{number}")).collect();
+    for decision in &decisions {
+        stages.begin(decision);
+        stages.leave(decision);
+        stages.leave(decision);
+    }
+    assert_eq!(stages.left(), 100);
+    decisions.iter().step_by(2).for_each(|decision| stages.record(decision));
+    assert_eq!(stages.left(), 50);
+    decisions.iter().for_each(|decision| stages.end(decision));
+    assert_eq!(stages.left(), 0);
+    stages.end("unknown");
+    assert_eq!(stages.left(), 0);
+}

@@ -1,6 +1,5 @@
 //! The configuration snapshot that a gateway's log recorded last: its digest, which the file with the whole snapshot has to match.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
@@ -17,7 +16,7 @@ use crate::reading::{LineContent as Read, rotated};
 /// Kind of the thing that represents all others, by a digest over them.
 pub(crate) const STANDING: &str = "standing";
 /// Most bytes of the log that are searched at a start. If the digest is not in them, the snapshot is recorded again.
-const LOOK_LIMIT_BYTES: u64 = 64 * 1024 * 1024;
+const LOOK_LIMIT_BYTES: usize = 64 * 1024 * 1024;
 
 /// Returns the thing that says that the configuration snapshot had one digest before and has another after.
 #[must_use]
@@ -39,7 +38,7 @@ pub fn last_snapshot_digest(log: &Path, key: LogPublicKey) -> io::Result<Option<
     let (mut looking, mut left) = (DigestSearch::new(key), LOOK_LIMIT_BYTES);
     for line in lines_from_end(log)? {
         let line = line?;
-        let Some(rest) = left.checked_sub(u64::try_from(line.len()).unwrap_or(u64::MAX)) else {
+        let Some(rest) = left.checked_sub(line.len()) else {
             return Ok(None);
         };
         left = rest;
@@ -49,12 +48,14 @@ pub fn last_snapshot_digest(log: &Path, key: LogPublicKey) -> io::Result<Option<
         }
     }
     for file in rotated(log)?.iter().rev() {
-        let length = fs::metadata(file.path()).map_or(u64::MAX, |metadata| metadata.len());
-        let Some(rest) = left.checked_sub(length) else { return Ok(None) };
-        left = rest;
         let mut lines = file.lines(0)?;
         while let Some(read) = lines.read()? {
             if let Read::Line(line) = read {
+                // Of what is read, and not of the file, which may be compressed.
+                let Some(rest) = left.checked_sub(line.len()) else {
+                    return Ok(None);
+                };
+                left = rest;
                 looking.see(line);
             }
         }

@@ -150,14 +150,14 @@ impl MachineFacts {
         if let Some((_, new)) = &self.attestation
             && status.attestation.as_ref().is_none_or(|old| old.at <= new.at)
         {
-            status.attestation = Some(new.clone());
+            status.attestation = Some(Box::new(new.clone()));
             // What the store says of it counts, as soon as that is told.
             status.node_name = self.name.clone().or_else(|| status.node_name.take());
         }
         if let Some((_, new)) = &self.refusal
             && status.refusal.as_ref().is_none_or(|old| old.at <= new.at)
         {
-            status.refusal = Some(new.clone());
+            status.refusal = Some(Box::new(new.clone()));
         }
         if let Some((at, new)) = &self.config
             && status.config.as_ref().is_none_or(|old| old.at <= new.at)
@@ -167,13 +167,13 @@ impl MachineFacts {
                 new.set, new.pool, new.sha256, new.record
             );
             let answer = ConditionAnswer::new(true, &reason_of_code(&new.set), message);
-            status.config = Some(new.clone());
+            status.config = Some(Box::new(new.clone()));
             status.set_condition(ConditionType::ConfigServed, answer, generation, *at);
         }
         if let Some(new) = &self.report
             && status.report.as_ref().is_none_or(|old| old.at <= new.at)
         {
-            status.report = Some(new.clone());
+            status.report = Some(Box::new(new.clone()));
         }
         let times = [
             &self.attestation.as_ref().map(|(at, _)| *at),

@@ -29,13 +29,13 @@ pub struct AttestedNodeStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<AttestedNodeState>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub attestation: Option<LastAttestation>,
+    pub attestation: Option<Box<LastAttestation>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub refusal: Option<LastRefusal>,
+    pub refusal: Option<Box<LastRefusal>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub config: Option<LastConfig>,
+    pub config: Option<Box<LastConfig>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub report: Option<LastReport>,
+    pub report: Option<Box<LastReport>>,
     /// Code of the last refusal, unless the machine was trusted since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,

@@ -238,7 +238,7 @@ impl AttestedNodeCache {
             error,
             record,
             ..
-        }) = after.report.as_ref().filter(|_| before.report != after.report)
+        }) = after.report.as_deref().filter(|_| before.report != after.report)
         {
             let message = format!("the node reports that its first boot failed in stage {stage} ({unit}): {error} (record {record})");
             writer.post_event(node, "BootFailed", true, &message, now).await?;

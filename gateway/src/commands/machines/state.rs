@@ -168,7 +168,7 @@ impl ListedMachine {
             pool: status.attestation.as_ref().map(|attestation| attestation.pool.as_str()),
             code: status.code.as_deref(),
             waiting: status.waiting.as_deref(),
-            attestation: status.attestation.as_ref().map(
+            attestation: status.attestation.as_deref().map(
                 |LastAttestation {
                      at,
                      by,
@@ -185,9 +185,9 @@ impl ListedMachine {
             ),
             refusal: status
                 .refusal
-                .as_ref()
+                .as_deref()
                 .map(|LastRefusal { at, code, pool, record }| RefusalRow { at, code, pool, record }),
-            config: status.config.as_ref().map(
+            config: status.config.as_deref().map(
                 |LastConfig {
                      at,
                      set,

@@ -288,7 +288,7 @@ impl EmbeddedWriter {
         if inode(&self.file).ok() != Some(self.inode) {
             return Err(StoreError::Replaced(self.file.clone()));
         }
-        let begun = self.turnstile.pass(|| self.connection.execute_batch("BEGIN IMMEDIATE"));
+        let begun = self.turnstile.pass(|| self.statement("BEGIN IMMEDIATE"));
         begun.at(&self.file)?;
         let read = schema::check_version(&self.file, &self.connection).and_then(|()| schema::read_mark(&self.connection).at(&self.file));
         let checked = read.and_then(|found| {
@@ -305,12 +305,16 @@ impl EmbeddedWriter {
         checked
     }
 
+    fn statement(&self, sql: &str) -> Result<(), rusqlite::Error> {
+        self.connection.prepare_cached(sql)?.execute([]).map(drop)
+    }
+
     fn commit(&self, written: bool, durable: bool) -> Result<(), rusqlite::Error> {
         let standing = match written {
             true => schema::advance(&self.connection)?,
             false => schema::read_mark(&self.connection)?,
         };
-        self.connection.execute_batch("COMMIT")?;
+        self.statement("COMMIT")?;
         if let Ok(mut known) = self.mark.lock() {
             // Also what another process has committed, and may not have synced yet: lines of the log say that the store has come so far.
             if written || *known != standing {

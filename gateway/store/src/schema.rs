@@ -148,7 +148,7 @@ fn release(connection: &Connection) -> Option<String> {
 }
 
 fn version(connection: &Connection) -> Result<i64, rusqlite::Error> {
-    connection.pragma_query_value(None, "user_version", |row| row.get(0))
+    connection.prepare_cached("PRAGMA user_version")?.query_row([], |row| row.get(0))
 }
 
 /// Returns the schema of a store that was inspected.

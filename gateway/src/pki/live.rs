@@ -8,11 +8,11 @@ use attest::SpkiSha256;
 use attest_certificates::kubelet::{Authorities, AuthoritiesError};
 use attest_certificates::source;
 use attest_system::clock::Clock;
-use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
+use rustls::{CipherSuite, ServerConfig};
 
 use super::{ServingCertificate, ServingError};
 use crate::credentials::kubelet::PossessionVerifier;
@@ -186,10 +186,14 @@ impl Current {
     }
 }
 
-/// Builds the TLS configuration: 1.2 and 1.3, hybrid post-quantum key exchange first, no resumption. Without CAs, clients are not asked for
-/// a certificate.
+/// Builds the TLS configuration: 1.2 and 1.3, hybrid post-quantum key exchange first, the cipher suite with SHA-256 first, no resumption.
+/// Without CAs, clients are not asked for a certificate.
 fn server_config(serving: &ServingCertificate, client_authorities: Option<&Authorities>) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut provider = aws_lc_rs::default_provider();
+    // Processors compute SHA-256, and not SHA-384. Go's clients, as Ignition is one, ask for it first; others get it by the server's order.
+    let fast = CipherSuite::TLS13_AES_128_GCM_SHA256;
+    provider.cipher_suites.sort_by_key(|suite| suite.suite() != fast);
+    let provider = Arc::new(provider);
     let verifier: Arc<dyn ClientCertVerifier> = match client_authorities {
         None => WebPkiClientVerifier::no_client_auth(),
         Some(authorities) => Arc::new(PossessionVerifier::new(authorities, Arc::clone(&provider))),
@@ -198,6 +202,7 @@ fn server_config(serving: &ServingCertificate, client_authorities: Option<&Autho
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(SingleCertAndKey::from(serving.certified_key())));
+    config.ignore_client_order = true;
     // A booting node comes once. Resumption would save nothing here, would let it go on seeing a certificate that was replaced, and
     // would carry a client certificate over from an earlier handshake.
     config.session_storage = Arc::new(NoServerSessionStorage {});

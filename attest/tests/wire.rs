@@ -6,6 +6,7 @@ use attest::tpm::wire::{
     Attributes, ClockInfo, Curve, EncryptedSecret, IdObject, KeyParameters, Public, QuoteAttest, SelectedBank, SymmetricCipher, TpmScheme,
     TpmSignature, WireError,
 };
+use attest::values::printable;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -257,5 +258,18 @@ fn attack_23_json_of_the_wire_is_strict() {
         r#","pcrs":{"-1":""}"#,
     ] {
         assert!(evidence(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn printable_text_has_no_control_characters_and_no_more_than_the_limit() {
+    let plain = |text: &str, limit: usize| -> String {
+        let replaced = |char: char| if char.is_control() { '\u{fffd}' } else { char };
+        text.chars().take(limit).map(replaced).collect()
+    };
+    for text in ["", "a", "abc", "ä€😀", "a\nb\u{85}c", "\u{0}\u{1b}[31m", "ab\u{7f}", "äöü\r"] {
+        for limit in 0..8 {
+            assert_eq!(printable(text, limit), plain(text, limit), "{text:?}, {limit}");
+        }
     }
 }

@@ -165,8 +165,11 @@ pub fn is_lower_hex(text: &str) -> bool {
 /// A text from outside, fit for a log: bounded, without control characters.
 #[must_use]
 pub fn printable(text: &str, limit_chars: usize) -> String {
-    text.chars()
-        .take(limit_chars)
-        .map(|char| if char.is_control() { '\u{fffd}' } else { char })
-        .collect()
+    let end = (text.len() > limit_chars).then(|| text.char_indices().nth(limit_chars)).flatten();
+    let part = end.and_then(|(end, _)| text.get(..end)).unwrap_or(text);
+    // Rarely there is one: a copy costs less than to go through all again.
+    match part.contains(char::is_control) {
+        true => part.replace(char::is_control, "\u{fffd}"),
+        false => part.to_owned(),
+    }
 }

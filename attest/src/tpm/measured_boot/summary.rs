@@ -15,43 +15,48 @@ const SHORT_DIGITS: usize = 16;
 /// A text that a digest covers, without control characters.
 fn bounded(text: &LogText, limit: usize) -> String {
     let (begins, more) = match text {
-        LogText::Whole(text) => (text, text.chars().nth(limit).is_some()),
+        LogText::Whole(text) => (text, text.len() > limit && text.chars().nth(limit).is_some()),
         LogText::Beginning { begins, .. } => (begins, true),
     };
-    let end = if more { "…" } else { "" };
-    format!("{}{end}", crate::values::printable(begins, limit))
+    let mut part = crate::values::printable(begins, limit);
+    if more {
+        part.push('…');
+    }
+    part
 }
 
 fn short(digest: &impl fmt::Display) -> String {
-    let digest = digest.to_string();
+    let mut digest = digest.to_string();
+    if digest.is_char_boundary(SHORT_DIGITS) {
+        digest.truncate(SHORT_DIGITS);
+        digest.push('…');
+    }
     digest
-        .get(..SHORT_DIGITS)
-        .map_or_else(|| digest.clone(), |short| format!("{short}…"))
 }
 
 impl BootEvent {
     /// Describes the event as [`BootEvent::summary`] does, with all of a text that was read.
     #[must_use]
     pub fn whole_summary(&self) -> String {
-        self.with_digest(&format!("{:#}", self.meaning))
+        self.with_digest(format!("{:#}", self.meaning))
     }
 
     /// Returns the meaning of the event; with its digest if only that is proven, or if it tells more than the rest.
     #[must_use]
     pub fn summary(&self) -> String {
-        self.with_digest(&self.meaning.to_string())
+        self.with_digest(self.meaning.to_string())
     }
 
-    fn with_digest(&self, meaning: &str) -> String {
+    fn with_digest(&self, mut meaning: String) -> String {
         let whole = matches!(
             self.meaning,
             Meaning::SecureBootVariable { .. } | Meaning::MisplacedVariable { .. } | Meaning::PartitionTable { .. } | Meaning::Data { .. }
         );
-        if self.is_content() && !whole {
-            meaning.to_owned()
-        } else {
-            format!("{meaning} {}", short(&self.digest))
+        if !self.is_content() || whole {
+            meaning.push(' ');
+            meaning.push_str(&short(&self.digest));
         }
+        meaning
     }
 }
 

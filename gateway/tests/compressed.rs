@@ -9,7 +9,7 @@ use attest_store::Embedded;
 use flate2::read::GzDecoder;
 
 use crate::support::kubelet::{PATH, embedded, in_process};
-use crate::support::{Answer, Case, Gateway, POOL, SPEC, accept, bearer, next_boot, tpm};
+use crate::support::{Answer, Case, Gateway, POOL, SPEC, accept, bearer, digest, next_boot, tpm};
 
 /// Spec version of the pointer of these nodes, which is older than what their Ignition reads.
 const POINTER_SPEC: &str = "3.2.0";
@@ -222,6 +222,9 @@ async fn serves_the_promised_config_after_a_change() {
     holds(&fetch(&gateway, &last).await, &last_form.unwrap(), "second");
     // A gateway that was started since has no other config than that of now.
     fetch(&gateway, &old).await.refused(403, "ticket-config-changed");
+    // Whoever may not have it any more is told that.
+    gateway.command(&["node", "revoke", &digest(&case)]);
+    fetch(&gateway, &old).await.refused(403, "node-revoked");
     let audit = gateway.command(&["log", "audit"]);
     assert!(!audit.contains("differs"), "{audit}");
 }

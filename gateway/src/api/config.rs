@@ -380,11 +380,18 @@ impl<'r> ConfigCase<'r> {
         record.earned_by = Some(ticket.decision().to_owned());
         let of = pool.name().to_owned();
         let refused = move || Refusal::attested_not_accepted(&of);
-        let giving = self.giving_promised(&ticket, version, awaited, &refused)?;
         ticket.is_listed(StillListed {
             inventory: pool.inventory.as_ref().map(PoolInventory::machines),
             machines: pool.machines.as_ref().map(|rules| (&*endpoint.machines, rules)),
         })?;
+        let giving = match self.giving_promised(&ticket, version, awaited, &refused) {
+            Ok(giving) => giving,
+            // A machine that may have no config is told so, and not to attest again.
+            Err(refusal) => {
+                endpoint.store.read(move |transaction| ticket.stands(transaction)).await?;
+                return Err(refusal);
+            }
+        };
         let compression = ticket.config().compression;
         let given = self.transact(move |transaction, record| {
             let redeemed = ticket.redeem(transaction)?;

@@ -438,7 +438,10 @@ impl PresentedTicket {
 
     /// Checks the node in the store again: since it attested, it may have been revoked, or taken off the allowlist, or its instance
     /// released.
-    fn stands(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
+    ///
+    /// # Errors
+    /// [`TicketError`].
+    pub fn stands(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), TicketError> {
         let TicketContent {
             identity,
             instance,

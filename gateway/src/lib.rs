@@ -11,7 +11,7 @@
 //! credentials  the seal is this gateway's               → Opened
 //! attest       kinds, secret, form: nothing is spent    → screened
 //! api          keys and certificates of clouds          → Anchors
-//! credentials  spent, before the evidence is verified   → Challenge
+//! credentials  the first answer to this challenge       → Attempt
 //! attest       verify, appraise                         → Claims → AttestationResult
 //! api          one transaction: Grant, instance, name   → decide
 //! api          the client still waits                   → given

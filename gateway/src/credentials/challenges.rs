@@ -1,7 +1,10 @@
 //! Challenges on their way out and back: sealed, good for a short time, and for one answer.
 
+mod attempts;
+
+pub use attempts::{AnswerAttempts, Attempt};
 use attest::{Challenge, UnixTime};
-use attest_store::{EntryKind, Spend, Spendable, Store, StoreError};
+use attest_store::{EntryKind, EntryTransaction, Spend, Spendable, Store, StoreError, UseOccasion};
 
 use super::seal::{NotSealed, SealError, SealKeyRing, Sealed};
 
@@ -18,7 +21,7 @@ pub fn seal(seal: &SealKeyRing, challenge: &Challenge) -> Result<String, SealErr
 #[derive(Debug)]
 pub struct OpenedChallenge(Challenge);
 
-/// Challenge that can no longer be answered. Only [`OpenedChallenge::spend`] makes one.
+/// Challenge that can no longer be answered, once the transaction that has spent it is committed. Only this module makes one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spent(Challenge);
 
@@ -32,6 +35,47 @@ impl Spent {
     #[must_use]
     pub fn into_challenge(self) -> Challenge {
         self.0
+    }
+}
+
+/// Challenge whose evidence is looked at.
+#[derive(Debug)]
+pub enum AnsweredChallenge {
+    /// The decision spends it.
+    Opened(OpenedChallenge),
+    /// It was spent beforehand.
+    Spent(Spent),
+}
+
+impl AnsweredChallenge {
+    /// Returns the challenge, like [`OpenedChallenge::peek`].
+    #[must_use]
+    pub const fn peek(&self) -> &Challenge {
+        match self {
+            Self::Opened(OpenedChallenge(challenge)) | Self::Spent(Spent(challenge)) => challenge,
+        }
+    }
+
+    /// Spends the challenge if it is not spent yet.
+    ///
+    /// # Errors
+    /// [`ChallengeError::Spent`] and [`ChallengeError::Store`].
+    pub async fn spend(&self, store: &dyn Store) -> Result<Spent, ChallengeError> {
+        match self {
+            Self::Opened(opened) => opened.spend(store).await,
+            Self::Spent(spent) => Ok(spent.clone()),
+        }
+    }
+
+    /// Like [`Self::spend`], as a part of the decision's transaction.
+    ///
+    /// # Errors
+    /// [`ChallengeError::Spent`] and [`ChallengeError::Store`].
+    pub fn spend_in(&self, transaction: &mut EntryTransaction<'_>) -> Result<Spent, ChallengeError> {
+        match self {
+            Self::Opened(opened) => opened.spent(transaction.spend(&opened.thing(), &UseOccasion::Any, 0)?),
+            Self::Spent(spent) => Ok(spent.clone()),
+        }
     }
 }
 
@@ -75,21 +119,28 @@ impl OpenedChallenge {
         &self.0
     }
 
-    /// Spends the challenge. It is spent before the evidence is looked at: one challenge is one attempt, whatever comes of it, and a
-    /// crash cannot make it two.
+    /// Spends the challenge. It is spent before anything is recorded or answered about its evidence: one challenge is one attempt, whatever
+    /// comes of it, and a crash cannot make it two.
     ///
     /// # Errors
     /// [`ChallengeError::Spent`] and [`ChallengeError::Store`].
-    pub async fn spend(self, store: &dyn Store) -> Result<Spent, ChallengeError> {
-        let thing = Spendable {
+    pub async fn spend(&self, store: &dyn Store) -> Result<Spent, ChallengeError> {
+        self.spent(store.spend(self.thing()).await?)
+    }
+
+    fn thing(&self) -> Spendable {
+        Spendable {
             kind: EntryKind::Challenge,
             id: self.0.id.to_string(),
             limit: 1,
             remember_until: self.0.expires,
-        };
-        match store.spend(thing).await? {
-            Spend::Granted { .. } => Ok(Spent(self.0)),
-            _ => Err(ChallengeError::Spent),
+        }
+    }
+
+    fn spent(&self, found: Spend) -> Result<Spent, ChallengeError> {
+        match found {
+            Spend::Granted { .. } => Ok(Spent(self.0.clone())),
+            Spend::Again { .. } | Spend::Exhausted | Spend::TooLate => Err(ChallengeError::Spent),
         }
     }
 }

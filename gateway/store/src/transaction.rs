@@ -86,7 +86,7 @@ impl<'t> EntryTransaction<'t> {
         self.reach(done)
     }
 
-    /// Uses a thing, on this occasion, at this time in seconds since 1970. A decision makes one use at most.
+    /// Uses a thing, on this occasion, at this time in seconds since 1970. A decision makes one use at most, beside that of its challenge.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -67,8 +67,11 @@ pub(super) fn check_use(
     }
 }
 
-/// The use that a decision has made, as [`give_back`] takes it. `None` if it has made none.
+/// The use that a decision has made, as [`give_back`] takes it. `None` if it has made none, or one of a challenge: that stays spent.
 pub(super) fn decision_use(thing: &Spendable, occasion: &UseOccasion, found: Spend) -> Option<UseOfDecision> {
+    if thing.kind == EntryKind::Challenge {
+        return None;
+    }
     let (number, again) = match found {
         Spend::Granted { use_number } => (use_number, false),
         Spend::Again { use_number } => (use_number, true),

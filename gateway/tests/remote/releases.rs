@@ -4,10 +4,10 @@ use attest::HashAlg;
 use attest::reference_sets::{NewValue, ReferenceQuery};
 use attest::values::HexDigest;
 use attest_log::Acceptable;
-use attest_machines::waiting::{MachineStep, WaitRequest, WaitingList, questions, refuse};
+use attest_machines::waiting::{MachineStep, WaitRequest, WaitingList, end_wait, questions, refuse};
 use attest_machines::{enrolment, history};
 use attest_pool::{UnknownMachines, WaitingRules};
-use attest_store::{EntryKind, Store, StoreEntry, Tick};
+use attest_store::{EntryKind, Store, StoreEntry, StoreError, Tick, Transact};
 
 use super::*;
 
@@ -66,7 +66,8 @@ pub async fn what_another_release_keeps_beside_is_left_as_it_is<S: Site>() {
         MachineStep::NotWaiting(_)
     ));
     awaited.ask(shown("tpm:01", START + 10_000)).await.unwrap();
-    assert_eq!(awaited.ended("worker", "tpm:01").await.unwrap(), None);
+    let ended = Transact::transact(&*store, |transaction| end_wait(transaction, "worker", "tpm:01"));
+    assert_eq!(ended.await.unwrap_or_else(|error: StoreError| panic!("{error}")), None);
     // So is what a machine was, and what expires; and the TPMs that have attested are those that have.
     let tpms = enrolment::attested_tpms(&*store).await.unwrap();
     assert_eq!(tpms.into_iter().collect::<Vec<_>>(), ["tpm:00"]);

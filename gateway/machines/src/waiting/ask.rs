@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use attest_log::Acceptable;
 use attest_pool::WaitingRules;
-use attest_store::{Store, StoreError};
+use attest_store::{EntryKind, EntryTransaction, Store, StoreEntry, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::questions::{
@@ -115,6 +115,36 @@ pub struct WaitingList {
     snapshot: Mutex<Option<(Instant, Arc<QuestionSnapshot>)>>,
     /// Lets unknown machines begin one by one, so that many at once do not exceed their limit.
     unknown_begins: tokio::sync::Mutex<()>,
+}
+
+/// Returns the entry that [`end_wait`] reads.
+#[must_use]
+pub fn wanted(pool: &str, machine: &str) -> (EntryKind, String) {
+    (KIND, machine_key(pool, machine))
+}
+
+/// Ends the wait of a machine that is trusted and has no new values. Returns its entry, if it has waited.
+///
+/// # Errors
+/// [`StoreError`].
+pub fn end_wait(transaction: &mut EntryTransaction<'_>, pool: &str, machine: &str) -> Result<Option<StoreEntry>, StoreError> {
+    let id = machine_key(pool, machine);
+    let waited = transaction.get(KIND, &id)?;
+    if waited.is_some() {
+        transaction.remove(KIND, &id)?;
+    }
+    Ok(waited)
+}
+
+/// Returns the question of a machine whose wait has ended, and since when it has waited; `None` if it was let in all the same.
+///
+/// # Errors
+/// [`StoreError`] if the entry cannot be read.
+pub fn waited_for(entry: &StoreEntry) -> Result<Option<(String, u64)>, StoreError> {
+    let WaitingMachine {
+        question, since, observed, ..
+    } = read(entry)?;
+    Ok((!observed).then_some((question, since)))
 }
 
 impl WaitingList {
@@ -264,22 +294,6 @@ impl WaitingList {
             at: answer.at,
             reason,
         }))
-    }
-
-    /// Ends the wait of a machine that is trusted and has no new values. Returns its question, and since when it has waited, if it has.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn ended(&self, pool: &str, machine: &str) -> Result<Option<(String, u64)>, StoreError> {
-        let id = machine_key(pool, machine);
-        let Some(entry) = self.store.get(KIND, &id).await? else {
-            return Ok(None);
-        };
-        let WaitingMachine {
-            question, since, observed, ..
-        } = read(&entry)?;
-        self.store.remove(KIND, &id).await?;
-        Ok((!observed).then_some((question, since)))
     }
 
     async fn write_question(&self, request: &WaitRequest<'_>, question: &str) -> Result<(), StoreError> {

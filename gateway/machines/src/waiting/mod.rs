@@ -16,6 +16,6 @@ mod questions;
 mod tests;
 
 pub use answers::{Acceptance, AnswerError, accept, refuse, withdraw_refusal};
-pub use ask::{MachineStep, NotAwaited, Wait, WaitRequest, WaitingList};
+pub use ask::{MachineStep, NotAwaited, Wait, WaitRequest, WaitingList, end_wait, waited_for, wanted};
 pub use listed::{QuestionRow, RelatedQuestion, Showing, questions, waiting};
 pub use questions::{Answered, Question, QuestionAnswer};

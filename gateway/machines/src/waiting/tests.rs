@@ -10,7 +10,7 @@ use attest::reference_sets::{NewValue, ReferenceQuery};
 use attest::values::HexDigest;
 use attest_log::Acceptable;
 use attest_pool::{UnknownMachines, WaitingRules};
-use attest_store::{Embedded, EntryKind, Store};
+use attest_store::{Embedded, EntryKind, Store, StoreEntry, StoreError, Transact};
 use tempfile::TempDir;
 
 use super::ask::{CHANGES_LIMIT, MACHINES_LIMIT, QUESTIONS_LIMIT};
@@ -33,6 +33,14 @@ struct Room {
 }
 
 impl Room {
+    /// Ends the wait of a machine; returns what it has waited for, and since when.
+    async fn ended(&self, machine: &str) -> Option<(String, u64)> {
+        let machine = machine.to_owned();
+        let ended = self.store.transact(move |transaction| end_wait(transaction, POOL, &machine));
+        let waited: Option<StoreEntry> = ended.await.unwrap_or_else(|error: StoreError| panic!("{error}"));
+        waited.and_then(|entry| waited_for(&entry).unwrap())
+    }
+
     fn new() -> Self {
         Self::in_folder(tempfile::tempdir().unwrap())
     }
@@ -299,7 +307,7 @@ async fn machines_admitted_by_an_observing_pool_count() {
     ));
     // That it is let in as it should be, nobody has waited for.
     assert!(matches!(room.boots("tpm:c", &[9], 3702).await, MachineStep::Begins(_)));
-    assert_eq!(room.awaited.ended(POOL, "tpm:c").await.unwrap(), None);
+    assert_eq!(room.ended("tpm:c").await, None);
     assert!(room.rows(3702).await.iter().all(|row| row.question.about.values() != all(&[9])));
 }
 

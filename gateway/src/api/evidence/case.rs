@@ -22,6 +22,7 @@ use super::super::token;
 use super::super::waiting_client::Awaited;
 use super::decide::{self, DecisionInput, EvidenceRefusal, GrantingDecision, identities, identities_of};
 use super::{EvidenceEndpoint, answer};
+use crate::credentials::challenges::{AnsweredChallenge, Spent};
 use crate::credentials::tickets::TicketConfig;
 use crate::credentials::tokens::TokenError;
 use attest_pool::Pool;
@@ -67,6 +68,7 @@ const ANEW_LIMIT: u32 = 3;
 pub(super) struct EvidenceCase<'r> {
     endpoint: &'r EvidenceEndpoint,
     asked: EvidenceAsked<'r>,
+    answered: Arc<AnsweredChallenge>,
     record: Record,
     made: DecisionBasis,
     /// The answer of AWS STS: the node's request is signed for one call.
@@ -76,6 +78,7 @@ pub(super) struct EvidenceCase<'r> {
 /// Finished decision with its inputs.
 pub(super) struct DecidedCase<T> {
     record: Record,
+    spent: Spent,
     made: DecisionBasis,
     /// Set if the machine begins to wait for an administrator's answer.
     begins_to_wait: bool,
@@ -84,11 +87,12 @@ pub(super) struct DecidedCase<T> {
 
 impl<'r> EvidenceCase<'r> {
     /// Starts a case of which only the server keys and the policy are known.
-    pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, record: Record) -> Self {
+    pub(super) fn new(endpoint: &'r EvidenceEndpoint, asked: EvidenceAsked<'r>, answered: Arc<AnsweredChallenge>, record: Record) -> Self {
         let made = DecisionBasis::from_nothing_yet(endpoint, &asked);
         Self {
             endpoint,
             asked,
+            answered,
             record,
             made,
             sts_answer: None,
@@ -98,26 +102,46 @@ impl<'r> EvidenceCase<'r> {
     /// Decides. The inputs of the decision are in the case and in the store.
     ///
     /// # Errors
-    /// A refusal that is not a decision: the gateway cannot answer now.
+    /// A refusal that is not a decision: the gateway cannot answer now, or the challenge was answered before.
     pub(super) async fn decide(mut self, awaited: &Awaited) -> Result<DecidedCase<Result<Response, Refusal>>, Refusal> {
-        let outcome = match self.earn_by_what_stands(awaited).await {
-            Ok(earned) => Ok(answer(&earned)),
-            Err(refusal) if refusal.is_unavailable() => return Err(refusal),
+        let (spent, outcome) = match self.earn_by_what_stands(awaited).await {
+            Ok(earned) => {
+                let answer = answer(&earned);
+                (earned.spent, Ok(answer))
+            }
+            Err(refusal) if refusal.is_unavailable() => return Err(self.not_decided(refusal)),
             Err(refusal) => {
+                let spent = self.spend_challenge().await?;
                 // Whoever may be accepted yet is told to come again.
                 let told = self.or_waits().await?;
                 refuse(&mut self.record, &refusal);
                 self.record.known = self.is_known_machine().await;
-                Err(told.unwrap_or(refusal))
+                (spent, Err(told.unwrap_or(refusal)))
             }
         };
         let Self { record, made, .. } = self;
         Ok(DecidedCase {
             record,
+            spent,
             made,
             begins_to_wait: outcome.as_ref().is_err_and(Refusal::is_unavailable),
             outcome,
         })
+    }
+
+    /// Spends the challenge of evidence that is refused. What is recorded, logged or answered from then on is about a challenge that nobody
+    /// can answer any more.
+    async fn spend_challenge(&self) -> Result<Spent, Refusal> {
+        let spent = self.answered.spend(&*self.endpoint.store).await;
+        spent.map_err(|error| self.not_decided(error.into()))
+    }
+
+    /// Lets the node answer the same challenge again if the gateway could not decide.
+    fn not_decided(&self, refusal: Refusal) -> Refusal {
+        if refusal.is_unavailable() {
+            self.endpoint.attempts.undo(self.answered.peek());
+        }
+        refusal
     }
 
     /// Runs [`Self::earn`], and retries if its inputs have changed meanwhile: an administrator has taken the machine off a list, or the
@@ -238,9 +262,9 @@ impl<'r> EvidenceCase<'r> {
     fn appraise(&mut self, vouched: Vouched, claims: Claims) -> DecisionInput {
         let (endpoint, EvidenceAsked { pool, now, peer, .. }) = (self.endpoint, self.asked.clone());
         let appraised = attest::appraise(claims.clone(), &self.asked.policy(), now);
-        let admitted = match &appraised {
-            Ok(result) => self.admit(&pool, result.claims()),
-            Err(_) => Ok(None),
+        let (admitted, observed) = match &appraised {
+            Ok(result) => (self.admit(&pool, result.claims()), self.observed_values(&pool, result)),
+            Err(_) => (Ok(None), None),
         };
         DecisionInput {
             pool,
@@ -255,8 +279,10 @@ impl<'r> EvidenceCase<'r> {
             claims,
             appraised,
             admitted,
+            observed,
             config: TicketConfig::default(),
             token: token::text(self.asked.evidence),
+            answered: Arc::clone(&self.answered),
             record: self.record.clone(),
         }
     }
@@ -294,7 +320,10 @@ impl<'r> EvidenceCase<'r> {
                 self.record = (*earned.record).clone();
                 self.made.claimed = true;
                 let let_in = match &verified.appraised {
-                    Ok(result) => self.is_let_in(&pool, result).await,
+                    Ok(result) => {
+                        self.is_let_in(&pool, result, verified.observed.clone(), earned.waited.as_ref())
+                            .await
+                    }
                     Err(_) => Ok(()),
                 };
                 if let Err(refusal) = let_in {

@@ -3,17 +3,19 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Claims, EkDigest, MachineObject, NodeIdentity, Reject, UnixTime};
 use attest_log::{Record, TicketTerms, Verdict, WouldRefuse, trusted_by};
 use attest_machines::attested::{self, AttestedMachine};
 use attest_machines::enrolment::{self, EkRecord};
 use attest_machines::history::History;
 use attest_machines::instances::{self, InstanceClaim};
-use attest_machines::revocations;
-use attest_store::{EntryKind, EntryTransaction, StoreError};
+use attest_machines::{revocations, waiting};
+use attest_store::{EntryKind, EntryTransaction, StoreEntry, StoreError};
 use zeroize::Zeroizing;
 
 use super::super::problem::Refusal;
+use crate::credentials::challenges::{AnsweredChallenge, Spent};
 use crate::credentials::seal::SealKeyRing;
 use crate::credentials::{tickets, tokens};
 use crate::policy::Grant;
@@ -40,10 +42,13 @@ pub(super) struct DecisionInput {
     pub(super) appraised: Result<AttestationResult, Reject>,
     /// Membership in the pool, with the Machine object that proves it; only checked if the policy accepts the claims.
     pub(super) admitted: Result<Option<MachineObject>, Refusal>,
+    /// New values of a machine that the policy accepts because the pool observes.
+    pub(super) observed: Option<Vec<NewValue>>,
     /// Form of the config for the ticket.
     pub(super) config: tickets::TicketConfig,
     /// A provisioning token that came with the evidence.
     pub(super) token: Option<Zeroizing<String>>,
+    pub(super) answered: Arc<AnsweredChallenge>,
     /// The record, as far as it has come.
     pub(super) record: Record,
 }
@@ -52,6 +57,10 @@ pub(super) struct DecisionInput {
 pub(super) struct GrantingDecision {
     pub(super) record: Box<Record>,
     pub(super) ticket: tickets::IssuedTicket,
+    /// The challenge, spent by the transaction of the decision.
+    pub(super) spent: Spent,
+    /// Entry of the waiting list, if the machine has waited.
+    pub(super) waited: Option<StoreEntry>,
     /// Set if the instance had an owner already.
     is_somebodys: bool,
 }
@@ -121,6 +130,13 @@ struct Way {
     obstacle: Obstacle,
 }
 
+/// What a transaction gives and ends.
+struct Earned {
+    spent: Spent,
+    waited: Option<StoreEntry>,
+    ticket: tickets::IssuedTicket,
+}
+
 /// Decides about verified evidence. What it earns is written by the transaction.
 ///
 /// # Errors
@@ -138,9 +154,11 @@ pub(super) fn decide(transaction: &mut EntryTransaction<'_>, verified: &Decision
         obstacle,
     } = way;
     match earned {
-        Ok(ticket) => Ok(GrantingDecision {
+        Ok(Earned { spent, waited, ticket }) => Ok(GrantingDecision {
             record: Box::new(record),
             ticket,
+            spent,
+            waited,
             is_somebodys,
         }),
         Err(refusal) => Err(EvidenceRefusal::with(refusal, record, is_somebodys, obstacle)),
@@ -161,6 +179,7 @@ impl DecisionInput {
         for identity in identities(claims) {
             wanted.push((EntryKind::NameOf, identity.to_string()));
         }
+        wanted.push(waiting::wanted(pool.name(), claims.identity().as_str()));
         wanted.extend(revocations::wanted(&self.names(), &identities_of(claims)));
         transaction.fetch(wanted.iter().map(|(kind, id)| (*kind, id.as_str())))
     }
@@ -171,9 +190,10 @@ impl DecisionInput {
         given.into_iter().chain(self.claims.name()).collect()
     }
 
-    fn earn(&self, transaction: &mut EntryTransaction<'_>, way: &mut Way) -> Result<tickets::IssuedTicket, Refusal> {
+    fn earn(&self, transaction: &mut EntryTransaction<'_>, way: &mut Way) -> Result<Earned, Refusal> {
         let (pool, claims) = (&self.pool, &self.claims);
         self.fetch(transaction)?;
+        let spent = self.answered.spend_in(transaction)?;
         // It was verified by what the allowlist said then.
         if let Some(ek) = self.ek
             && enrolment::allowlisted(transaction, ek)? != self.listed
@@ -234,6 +254,11 @@ impl DecisionInput {
             attested::note(transaction, identity, &attested)?;
         }
         history.note(transaction, record.at, &record.id)?;
+        let waits_no_more = pool.waiting.is_some() && self.observed.is_none();
+        let waited = match waits_no_more {
+            true => waiting::end_wait(transaction, pool.name(), identity.as_str())?,
+            false => None,
+        };
         // Last, when nothing else can be wrong with the node.
         if let Some(token) = token {
             let redeemed = token.redeem(transaction, node)?;
@@ -267,7 +292,7 @@ impl DecisionInput {
             late_seconds: self.ticket.late.as_secs(),
             config_sha256: self.config.promise.as_ref().map(|promise| promise.sha256.clone()),
         });
-        Ok(ticket)
+        Ok(Earned { spent, waited, ticket })
     }
 }
 

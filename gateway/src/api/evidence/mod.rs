@@ -35,7 +35,7 @@ use super::overload;
 use super::problem::Refusal;
 use super::waiting_client::Awaited;
 use crate::admission::{Admission, Spending};
-use crate::credentials::challenges::OpenedChallenge;
+use crate::credentials::challenges::{AnswerAttempts, AnsweredChallenge, Attempt, ChallengeError, OpenedChallenge};
 use crate::credentials::seal::SealKeyRing;
 use crate::metrics::Metrics;
 use crate::pki::LiveTls;
@@ -58,6 +58,7 @@ pub(super) struct EvidenceEndpoint {
     ticket: TicketSettings,
     decisions: Decisions,
     delta_bases: DeltaBases,
+    attempts: AnswerAttempts,
     /// Set if the store keeps which machines have attested: approvals depend on it.
     notes_attested: bool,
     machines: Arc<MachineObjects>,
@@ -85,6 +86,7 @@ impl EvidenceEndpoint {
             ticket: gateway.settings.ticket,
             decisions: Decisions::new(gateway),
             delta_bases: DeltaBases::default(),
+            attempts: AnswerAttempts::default(),
             notes_attested: gateway.settings.approval.notes_attested(),
             machines: Arc::clone(&gateway.machines),
             waiting: WaitingList::new(Arc::clone(&gateway.store), asking.on(Arc::clone(&gateway.store))),
@@ -142,7 +144,8 @@ pub(super) async fn post(
         record.decision = Decision::Rehearsal;
     }
 
-    // What costs less than to spend a challenge goes before that, and leaves the challenge as it is. So of it there is nothing in the record.
+    // What costs less than a verification goes before the attempt, and leaves the challenge as it is. So of it there is nothing in the
+    // record.
     if let Err(refusal) = screen(&endpoint, opened.peek(), &request.evidence) {
         record.basis = Some(by_digest(&request.evidence));
         return endpoint.decisions.refuse(record, refusal).await;
@@ -151,18 +154,13 @@ pub(super) async fn post(
     if !is_endorsed && let Some(again) = endpoint.over_budget(peer.ip(), now) {
         return overload::with_retry_after(Refusal::unavailable().into_response(), Some(again));
     }
-    // Before anything is said about it: what is recorded, logged or answered from here on is about a challenge that nobody can answer
-    // any more.
-    let spent = match opened.spend(&*endpoint.store).await {
-        Ok(spent) => spent,
-        Err(error) => {
-            let refusal = Refusal::from(error);
-            if refusal.is_unavailable() {
-                return refusal.into_response();
-            }
-            record.basis = Some(by_digest(&request.evidence));
-            return endpoint.decisions.refuse(record, refusal).await;
-        }
+    if let Err(error) = endpoint.store.has_room() {
+        return Refusal::because(&error).into_response();
+    }
+    let attempt = endpoint.attempts.begin(opened.peek(), now);
+    let answered = match endpoint.begin(opened, attempt).await {
+        Ok(answered) => Arc::new(answered),
+        Err(refusal) => return endpoint.turn_away(record, &request.evidence, refusal).await,
     };
     // An endorsed TPM that has activated its credential has proven something: it is not limited. What it writes is less for those who have
     // proven nothing; a challenge that was spent before writes nothing.
@@ -171,36 +169,38 @@ pub(super) async fn post(
     }
     let asked = EvidenceAsked {
         pool,
-        challenge: spent.challenge(),
+        challenge: answered.peek(),
         evidence: &request.evidence,
         formats,
         peer: peer.ip(),
         source: endpoint.admission.source(peer.ip()),
         now,
     };
-    let case = EvidenceCase::new(&endpoint, asked, record);
-    if is_rehearsal {
-        return match case.rehearse(&awaited).await {
+    let case = EvidenceCase::new(&endpoint, asked, Arc::clone(&answered), record.clone());
+    let refusal = if is_rehearsal {
+        match case.rehearse(&awaited).await {
             Ok(rehearsed) => {
-                endpoint
-                    .answer_rehearsal(rehearsed.decided(spent, request.evidence, &endpoint.delta_bases))
-                    .await
+                return endpoint
+                    .answer_rehearsal(rehearsed.decided(request.evidence, &endpoint.delta_bases))
+                    .await;
             }
-            Err(unavailable) => unavailable.into_response(),
-        };
-    }
-    match case.decide(&awaited).await {
-        Ok(judged) => {
-            let decided = judged.decided(spent, request.evidence, &endpoint.delta_bases);
-            let answer = endpoint.decisions.answer(decided).await;
-            if answer.status().is_success() {
-                // Its Ignition comes next, on a connection of its own.
-                endpoint.admission.trusted_sources.note(peer.ip(), Instant::now());
-            }
-            answer
+            Err(refusal) => refusal,
         }
-        Err(unavailable) => unavailable.into_response(),
-    }
+    } else {
+        match case.decide(&awaited).await {
+            Ok(judged) => {
+                let decided = judged.decided(request.evidence, &endpoint.delta_bases);
+                let answer = endpoint.decisions.answer(decided).await;
+                if answer.status().is_success() {
+                    // Its Ignition comes next, on a connection of its own.
+                    endpoint.admission.trusted_sources.note(peer.ip(), Instant::now());
+                }
+                return answer;
+            }
+            Err(refusal) => refusal,
+        }
+    };
+    endpoint.turn_away(record, &request.evidence, refusal).await
 }
 
 /// Refuses what cannot be the answer, before the challenge is spent.
@@ -215,6 +215,25 @@ fn screen(endpoint: &EvidenceEndpoint, challenge: &Challenge, evidence: &Evidenc
 }
 
 impl EvidenceEndpoint {
+    /// Begins to look at the answer to a challenge. A copy costs no verification: if it is not known whether this is one, the challenge is
+    /// spent beforehand.
+    async fn begin(&self, opened: OpenedChallenge, attempt: Attempt) -> Result<AnsweredChallenge, Refusal> {
+        match attempt {
+            Attempt::First => Ok(AnsweredChallenge::Opened(opened)),
+            Attempt::Repeated => Err(ChallengeError::Spent.into()),
+            Attempt::Unknown => Ok(AnsweredChallenge::Spent(opened.spend(&*self.store).await?)),
+        }
+    }
+
+    /// Answers evidence that is not decided about.
+    async fn turn_away(&self, mut record: Record, evidence: &Evidence, refusal: Refusal) -> Response {
+        if refusal.is_unavailable() {
+            return refusal.into_response();
+        }
+        record.basis = Some(by_digest(evidence));
+        self.decisions.refuse(record, refusal).await
+    }
+
     /// Records a rehearsal, and answers what a boot would get.
     async fn answer_rehearsal(&self, decided: Decided<RehearsalResponse>) -> Response {
         let recorded = match self.decisions.record(decided).await {

@@ -35,8 +35,8 @@ async fn acceptance_answers_the_question_and_ends_the_wait() {
     assert!(room.rows(0).await.iter().all(|row| row.answered.as_ref() == Some(&answered)));
     // One that has not seen the file yet has its machine wait on.
     wait(room.shows("tpm:a", &[1, 2], 10).await);
-    assert_eq!(room.awaited.ended(POOL, "tpm:a").await.unwrap(), Some((ids[0].clone(), START)));
-    assert_eq!(room.awaited.ended(POOL, "tpm:a").await.unwrap(), None);
+    assert_eq!(room.ended("tpm:a").await, Some((ids[0].clone(), START)));
+    assert_eq!(room.ended("tpm:a").await, None);
 }
 
 #[tokio::test]

@@ -27,13 +27,14 @@ impl EvidenceCase<'_> {
     /// Decides, and says what a boot would get. Nothing is written to the store: no name, no use, no history, no question.
     ///
     /// # Errors
-    /// A refusal that is not a decision: the gateway cannot answer now.
+    /// A refusal that is not a decision: the gateway cannot answer now, or the challenge was answered before.
     pub(in super::super) async fn rehearse(mut self, awaited: &Awaited) -> Result<DecidedCase<RehearsalResponse>, Refusal> {
         let refusal = match self.earn_by_what_stands(awaited).await {
             Ok(_) => None,
-            Err(refusal) if refusal.is_unavailable() => return Err(refusal),
+            Err(refusal) if refusal.is_unavailable() => return Err(self.not_decided(refusal)),
             Err(refusal) => Some(refusal),
         };
+        let spent = self.spend_challenge().await?;
         if let Some(refusal) = &refusal {
             self.record.acceptable = self.made.waits_for.take().map(super::waiting::WaitsFor::into_acceptable);
             refuse(&mut self.record, refusal);
@@ -50,6 +51,7 @@ impl EvidenceCase<'_> {
         let Self { record, made, .. } = self;
         Ok(DecidedCase {
             record,
+            spent,
             made,
             begins_to_wait: false,
             outcome,

@@ -6,13 +6,13 @@ use attest_log::{Basis, DeltaBases, LargeParts, Likened, RequestDigests, Verdict
 
 use super::{DecidedCase, DecisionBasis};
 use crate::api::decisions::Decided;
-use crate::credentials::challenges::Spent;
 
 impl<T> DecidedCase<T> {
     /// Returns the decision with those of its inputs that may be kept.
-    pub(in super::super) fn decided(self, spent: Spent, evidence: Evidence, likenesses: &DeltaBases) -> Decided<T> {
+    pub(in super::super) fn decided(self, evidence: Evidence, likenesses: &DeltaBases) -> Decided<T> {
         let Self {
             mut record,
+            spent,
             made,
             begins_to_wait,
             outcome,

@@ -5,10 +5,12 @@
 //! differs.
 
 use attest::new_values::new_values;
+use attest::reference_sets::NewValue;
 use attest::{AttestationResult, Claims};
 use attest_log::{Acceptable, Earns};
-use attest_machines::waiting::{MachineStep, NotAwaited, Wait, WaitRequest};
+use attest_machines::waiting::{MachineStep, NotAwaited, Wait, WaitRequest, waited_for};
 use attest_pool::{Endorsement, Pool, UnknownMachines, WaitingRules};
+use attest_store::{StoreEntry, StoreError};
 use attest_system::clock::rfc3339;
 
 use super::super::decide::Obstacle;
@@ -210,15 +212,25 @@ impl EvidenceCase<'_> {
         Ok(step)
     }
 
-    /// Handles a machine that is trusted. If that is because the pool observes, and nothing else would be refused, its values raise a
-    /// question.
-    pub(super) async fn is_let_in(&mut self, pool: &Pool, result: &AttestationResult) -> Result<(), Refusal> {
-        let Some(rules) = &pool.waiting else { return Ok(()) };
+    /// Returns the new values of a machine that is trusted because the pool observes, if nothing else would be refused of it.
+    pub(super) fn observed_values(&self, pool: &Pool, result: &AttestationResult) -> Option<Vec<NewValue>> {
+        let strict = || new_values(result.claims(), &pool.policy.strict(), self.asked.now);
+        pool.waiting?;
+        (!result.would_refuse().is_empty()).then(strict).flatten()
+    }
+
+    /// Handles a machine that is trusted: one with new values raises a question, another one waits no more.
+    pub(super) async fn is_let_in(
+        &mut self,
+        pool: &Pool,
+        result: &AttestationResult,
+        observed: Option<Vec<NewValue>>,
+        waited: Option<&StoreEntry>,
+    ) -> Result<(), Refusal> {
         let machine = result.claims().identity().as_str();
-        let is_known = result.would_refuse().is_empty();
-        let new = || new_values(result.claims(), &pool.policy.strict(), self.asked.now);
-        let Some(values) = (!is_known).then(new).flatten() else {
-            return self.waits_no_more(pool, machine).await;
+        let (Some(rules), Some(values)) = (&pool.waiting, observed) else {
+            let ended = waited.map_or(Ok(()), |waited| self.waits_no_more(pool, machine, waited));
+            return ended.map_err(|error| Refusal::because(&error));
         };
         let count = |event| self.endpoint.metrics.waiting(event);
         let waits_for = WaitsFor {
@@ -251,10 +263,8 @@ impl EvidenceCase<'_> {
     }
 
     /// Ends the wait of a trusted machine, if it waits.
-    async fn waits_no_more(&self, pool: &Pool, machine: &str) -> Result<(), Refusal> {
-        let ended = self.endpoint.waiting.ended(pool.name(), machine).await;
-        let ended = ended.map_err(|error| Refusal::because(&error))?;
-        if let Some((question, since)) = ended {
+    fn waits_no_more(&self, pool: &Pool, machine: &str, waited: &StoreEntry) -> Result<(), StoreError> {
+        if let Some((question, since)) = waited_for(waited)? {
             self.endpoint.metrics.waiting("ended");
             tracing::info!(
                 "{machine}: pool {}: trusted, after waiting since {} for an answer to question {question}",

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use attest::challenge::Drawn;
+use attest::challenge::{Drawn, Subject};
 use attest::endorsements::CloudEndorsements;
 use attest::gcp::{Audience, GoogleKeys};
 use attest::protocol::{Attester, BearerText, Blob, ChallengeRequest, Evidence, GcpEvidence, HexDigest, Nothing};
@@ -18,6 +19,7 @@ use cloud_fixtures::google::{GoogleInstance, JwtSigner};
 use serde_json::json;
 
 use super::*;
+use crate::credentials::challenges::{self, OpenedChallenge};
 use crate::credentials::tokens::{Draft, create};
 use crate::pools::load;
 use attest_pool::needed_before_approval::NeededState;
@@ -84,12 +86,33 @@ impl Case {
         }
     }
 
+    /// Opens a challenge that nobody has answered.
+    fn opened(seal: &SealKeyRing) -> AnsweredChallenge {
+        static ISSUED: AtomicU32 = AtomicU32::new(0);
+        let number = ISSUED.fetch_add(1, Ordering::Relaxed);
+        let challenge = Challenge {
+            id: sha256(&number.to_be_bytes()),
+            issued: NOW,
+            expires: NOW + 120,
+            purpose: "ignition-config".to_owned(),
+            pool: "worker".to_owned(),
+            name: None,
+            nonce: Blob(vec![7; 32]),
+            subject: Subject::default(),
+        };
+        let sealed = challenges::seal(seal, &challenge).unwrap();
+        AnsweredChallenge::Opened(OpenedChallenge::open(seal, &sealed, now()).unwrap())
+    }
+
     fn verified(&self) -> DecisionInput {
+        let seal = Arc::new(SealKeyRing::open(&self.folder.path().join("seal.key")).unwrap());
         DecisionInput {
+            answered: Arc::new(Self::opened(&seal)),
+            observed: None,
             pool: Arc::clone(&self.pool),
             now: now(),
             peer: PEER.parse().unwrap(),
-            seal: Arc::new(SealKeyRing::open(&self.folder.path().join("seal.key")).unwrap()),
+            seal,
             ticket: TicketSettings {
                 lifetime: Duration::from_secs(600),
                 late: Duration::ZERO,
@@ -267,6 +290,29 @@ async fn a_policy_refusal_claims_neither_instance_nor_name() {
         })
         .await;
     assert!(turned.refusal.is_outdated());
+}
+
+#[tokio::test]
+async fn one_of_many_decisions_about_a_challenge_is_made() {
+    let case = Case::new().await;
+    let answered = case.verified().answered;
+    let with = |verified: &mut DecisionInput| verified.answered = Arc::clone(&answered);
+    // A refusal writes nothing: not even that the challenge was answered.
+    case.put(EntryKind::Revoked, INSTANCE, &revocation()).await;
+    case.refused("node-revoked", with).await;
+    assert!(case.store.remove(EntryKind::Revoked, INSTANCE).await.unwrap());
+    let all = futures_util::future::join_all((0..20).map(|_| case.decide(with))).await;
+    let (made, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(Result::is_ok);
+    assert_eq!((made.len(), refused.len()), (1, 19));
+    assert!(
+        refused
+            .into_iter()
+            .all(|turned| turned.err().unwrap().refusal.code() == "challenge-spent")
+    );
+    // It stays spent when the decision cannot be recorded.
+    case.store.give_back("d1").await.unwrap();
+    case.refused("challenge-spent", with).await;
+    assert!(matches!(answered.spend(&case.store).await, Err(challenges::ChallengeError::Spent)));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::clock::{Time, nanos};
-use super::site::{CONFIG_BYTES, Step};
+use super::site::{COMPRESSED_BYTES, CONFIG_BYTES, Site, Step};
 use crate::wait_limits::WaitLimits;
 use crate::waits::attest_node::{self, Asking};
 use crate::waits::ignition::{self, Pauses};
@@ -116,7 +116,8 @@ fn at(now: Time, start: Instant) -> Instant {
     start + Duration::from_nanos(now)
 }
 
-/// Returns the transfer time of a config on a network with this number of gigabits per second.
-pub const fn transfer(gigabits: u64) -> Time {
-    CONFIG_BYTES * 8 / gigabits
+/// Returns the transfer time of a config on the network of a replica.
+pub const fn transfer(site: &Site) -> Time {
+    let bytes = if site.by_token { CONFIG_BYTES } else { COMPRESSED_BYTES };
+    bytes * 8 / site.gigabits
 }

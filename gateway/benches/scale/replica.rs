@@ -307,13 +307,13 @@ impl Replica {
     /// Continues a request with its next access to the store. A started request is completed even if its node no longer waits.
     fn asks_store(&mut self, asked: Asked, round: usize, step: Step) {
         let (node, attempt) = asked;
-        if let Some(&writes) = asks(step).get(round).filter(|_| self.site.etcd.is_some()) {
+        if let Some(&access) = asks(step).get(round).filter(|_| self.site.etcd.is_some()) {
             self.store.ask(Work {
                 node,
                 attempt,
                 round,
                 step,
-                writes,
+                access,
             });
             return self.begin_commit();
         }
@@ -322,7 +322,7 @@ impl Replica {
             if step == Step::Config {
                 // It has the answer's head, and waits for the rest without end.
                 self.node(node).attempt += 1;
-                let time = transfer(self.site.gigabits);
+                let time = transfer(&self.site);
                 self.tally.sent += time;
                 self.sent = self.sent.max(self.clock.now) + time;
                 self.clock.after(self.sent - self.clock.now, Event::Sent((node, attempt + 1)));

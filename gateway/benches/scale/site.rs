@@ -33,19 +33,35 @@ pub const fn cost(step: Step) -> Time {
     }
 }
 
-const READ: bool = false;
-const WRITE: bool = true;
-/// Number of keys in a commit that one access takes.
-pub const KEYS: usize = 2;
+/// Access to the store.
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    /// Number of keys that it has in a commit.
+    pub keys: usize,
+    pub writes: bool,
+}
 
-/// Accesses of a step to the store, one after the other, and whether each one writes; counted by the benchmark `stores`.
-pub const fn asks(step: Step) -> &'static [bool] {
+const fn read(keys: usize) -> Access {
+    Access { keys, writes: false }
+}
+
+const fn write(keys: usize) -> Access {
+    Access { keys, writes: true }
+}
+
+/// Accesses of a step to the store, one after the other.
+pub const fn asks(step: Step) -> &'static [Access] {
     match step {
         Step::Discovery => &[],
-        Step::Challenge => &[READ],
-        Step::Evidence => &[READ, READ, READ, READ, WRITE, READ, READ, READ, WRITE],
-        Step::Config => &[READ, READ, READ, READ, READ, READ, READ, READ, WRITE],
+        Step::Challenge => const { &[read(2)] },
+        Step::Evidence => const { &[read(2), write(12)] },
+        Step::Config => const { &[write(7)] },
     }
+}
+
+fn keys(step: Step) -> Time {
+    let keys: usize = asks(step).iter().map(|access| access.keys).sum();
+    Time::try_from(keys).unwrap_or_default()
 }
 
 /// Figures of the gateway: challenges at once and per second (`admission/mod.rs`); connections, sockets that wait for their handshake and
@@ -68,8 +84,9 @@ pub const MOST_KEYS: usize = 120;
 /// Maximum duration of a boot that counts as in time.
 pub const LONGEST: Time = 1800 * SECOND;
 
-/// Size of a node's full config.
+/// Size of a node's full config: as a node with a token gets it, and compressed.
 pub const CONFIG_BYTES: u64 = 838_000;
+pub const COMPRESSED_BYTES: u64 = 238_000;
 
 /// Fleet, and the gateways that serve it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,10 +112,10 @@ pub struct Etcd {
     /// Duration of a commit, which includes the disk, and of a read.
     pub commit: Time,
     pub read: Time,
-    /// Cores of each member, and their time for one transaction, and for each access in it.
+    /// Cores of each member, and their time for one transaction, and for each key in it.
     pub cores: u64,
     pub transaction: Time,
-    pub ask: Time,
+    pub key: Time,
     /// Additional processor time of the gateway for a boot, compared with a store of its own.
     pub gateway: Time,
 }
@@ -109,7 +126,7 @@ pub const ETCD: Etcd = Etcd {
     read: 500 * MICROSECOND,
     cores: 4,
     transaction: 340 * MICROSECOND,
-    ask: 20 * MICROSECOND,
+    key: 10 * MICROSECOND,
     gateway: 1650 * MICROSECOND,
 };
 
@@ -118,7 +135,7 @@ impl Etcd {
     pub const fn halved(self) -> Self {
         Self {
             transaction: self.transaction / 2,
-            ask: self.ask / 2,
+            key: self.key / 2,
             ..self
         }
     }
@@ -127,9 +144,8 @@ impl Etcd {
 impl Site {
     /// Returns the processor time of the gateway for a step, including that for its store.
     pub fn cost(&self, step: Step) -> Time {
-        let asks = |step: Step| Time::try_from(asks(step).len()).unwrap_or_default();
-        let all: Time = Step::ALL.into_iter().map(asks).sum();
-        cost(step) + self.etcd.map_or(0, |etcd| etcd.gateway * asks(step) / all)
+        let all: Time = Step::ALL.into_iter().map(keys).sum();
+        cost(step) + self.etcd.map_or(0, |etcd| etcd.gateway * keys(step) / all)
     }
 
     /// Returns the number of nodes at each replica, with equal shares.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::clock::Time;
-use super::site::{Etcd, KEYS, MOST_KEYS, Site, Step};
+use super::site::{Access, Etcd, MOST_KEYS, Site, Step};
 
 /// Access of a request to the store.
 #[derive(Debug, Clone, Copy)]
@@ -13,7 +13,7 @@ pub struct Work {
     /// Number of its earlier accesses.
     pub round: usize,
     pub step: Step,
-    pub writes: bool,
+    pub access: Access,
 }
 
 #[derive(Debug, Default)]
@@ -37,16 +37,19 @@ impl Store {
         if self.waiting.is_empty() || !self.under_way.is_empty() {
             return None;
         }
-        let count = self.waiting.len().min(MOST_KEYS / KEYS);
-        self.under_way.extend(self.waiting.drain(..count));
-        let writes = self.under_way.iter().any(|work| work.writes);
+        let mut keys = 0;
+        while let Some(work) = self.waiting.pop_front_if(|work| keys + work.access.keys <= MOST_KEYS) {
+            keys += work.access.keys;
+            self.under_way.push(work);
+        }
+        let writes = self.under_way.iter().any(|work| work.access.writes);
         self.commits += u64::from(writes);
-        let work = etcd.transaction + etcd.ask * Time::try_from(count).unwrap_or_default();
+        let work = etcd.transaction + etcd.key * Time::try_from(keys).unwrap_or_default();
         // All replicas come with as much.
         self.worked += work * site.replicas;
         let waits_for_others = work * site.replicas.div_ceil(etcd.cores);
         let time = if writes { etcd.commit } else { etcd.read } + waits_for_others;
-        self.full += if count == MOST_KEYS / KEYS { time } else { 0 };
+        self.full += if self.waiting.is_empty() { 0 } else { time };
         Some(time)
     }
 

@@ -386,6 +386,7 @@ impl<'r> ConfigCase<'r> {
         })?;
         let giving = match self.giving_promised(&ticket, version, awaited, &refused) {
             Ok(giving) => giving,
+            Err(refusal) if refusal.is_unavailable() => return Err(refusal),
             // A machine that may have no config is told so, and not to attest again.
             Err(refusal) => {
                 endpoint.store.read(move |transaction| ticket.stands(transaction)).await?;

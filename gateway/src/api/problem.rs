@@ -10,6 +10,7 @@ use attest_log::codes::{
     POOL_UNKNOWN, REPORTS_OFF, SPEC_VERSION_UNKNOWN, TOKEN_NOT_ACCEPTED, UNAVAILABLE,
 };
 use attest_log::{Acceptable, DecidedBy, accept_command, with_next_step};
+use attest_store::StoreError;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
@@ -132,7 +133,11 @@ impl Refusal {
 
     /// 503, with the cause in the log.
     pub(super) fn because(error: &(dyn std::error::Error + 'static)) -> Self {
-        tracing::error!(%error, "cannot decide a request; answering 503");
+        // The engine runs the work again: nothing is answered by this.
+        let is_interrupted = matches!(error.downcast_ref(), Some(StoreError::Interrupted));
+        if !is_interrupted {
+            tracing::error!(%error, "cannot decide a request; answering 503");
+        }
         Self::unavailable()
     }
 

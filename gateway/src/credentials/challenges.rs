@@ -67,6 +67,19 @@ impl AnsweredChallenge {
         }
     }
 
+    /// Checks whether the challenge can be spent.
+    ///
+    /// # Errors
+    /// [`ChallengeError::Spent`] and [`ChallengeError::Store`].
+    pub fn can_spend(&self, transaction: &mut EntryTransaction<'_>) -> Result<(), ChallengeError> {
+        match self {
+            Self::Opened(opened) => opened
+                .spent(transaction.would_spend(&opened.thing(), &UseOccasion::Any, 0)?)
+                .map(drop),
+            Self::Spent(_) => Ok(()),
+        }
+    }
+
     /// Like [`Self::spend`], as a part of the decision's transaction.
     ///
     /// # Errors

@@ -246,6 +246,14 @@ async fn retries_while_the_machine_object_is_pending() {
     // Nothing is decided by that: nothing is recorded, and nobody has the instance.
     assert_eq!(gateway.records(), Vec::<Value>::new());
     assert!(!gateway.command(&["machines", "list"]).contains(GCP_IDENTITY));
+    // Copies of what was verified are not verified again.
+    let machine = Machine::new();
+    let asked = machine.ask(&gateway, &[Kind::Gcp]).await;
+    let evidence = machine.evidence(&asked);
+    asked.show(&gateway, evidence.clone()).await.refused(503, "machine-pending");
+    for _ in 0..20 {
+        asked.show(&gateway, evidence.clone()).await.refused(403, "challenge-spent");
+    }
     put(&api, "worker-7", GCP_PROVIDER_ID, |_| {});
     let answer = comes_to(&gateway, &Machine::another(), Kind::Gcp, "trusted").await;
     site::trusted(&gateway, &answer, GCP_IDENTITY, &[Kind::Gcp]);

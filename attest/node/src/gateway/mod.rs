@@ -33,8 +33,8 @@ use crate::failure::is_id;
 use crate::pointer::GatewaySource;
 use crate::wait::WaitLimits;
 
-/// Codes of 503 answers to evidence whose challenge is spent all the same: sending it again would be in vain.
-const SPENT_ALL_THE_SAME: &[&str] = &["cloud-unavailable", "machine-pending", "machines-unavailable", "answer-pending"];
+/// Codes of 503 answers to evidence that the gateway does not take a second time.
+const NEEDS_ANOTHER_CHALLENGE: &[&str] = &["cloud-unavailable", "machine-pending", "machines-unavailable", "answer-pending"];
 
 /// Kind of server at a source of the pointer's.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -192,9 +192,9 @@ impl<'http> GatewayClient<'http> {
     /// Sends the evidence. If an answer is lost on the way, or it was to come again, the evidence is sent again and may be refused as spent.
     ///
     /// # Errors
-    /// [`GatewayError`]; [`GatewayError::Refused`] with one of [`SPENT_ALL_THE_SAME`] after a pause: now is the time for another challenge.
+    /// [`GatewayError`]; [`GatewayError::Refused`] with one of [`NEEDS_ANOTHER_CHALLENGE`] after a pause: now is the time for another challenge.
     pub fn evidence(&self, request: &EvidenceRequest) -> Result<EvidenceResponse, GatewayError> {
-        self.post(&self.url(EVIDENCE_PATH), SPENT_ALL_THE_SAME, request)
+        self.post(&self.url(EVIDENCE_PATH), NEEDS_ANOTHER_CHALLENGE, request)
             .map(|(response, _)| response)
     }
 
@@ -203,7 +203,7 @@ impl<'http> GatewayClient<'http> {
     /// # Errors
     /// [`GatewayError`].
     pub fn rehearse(&self, request: &EvidenceRequest) -> Result<RehearsalResponse, GatewayError> {
-        self.post(&self.url(EVIDENCE_PATH), SPENT_ALL_THE_SAME, request)
+        self.post(&self.url(EVIDENCE_PATH), NEEDS_ANOTHER_CHALLENGE, request)
             .map(|(response, _)| response)
     }
 

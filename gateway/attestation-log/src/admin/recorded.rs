@@ -50,12 +50,15 @@ pub fn last_snapshot_digest(log: &Path, key: LogPublicKey) -> io::Result<Option<
     for file in rotated(log)?.iter().rev() {
         let mut lines = file.lines(0)?;
         while let Some(read) = lines.read()? {
+            let bytes = match read {
+                Read::Line(line) => line.len(),
+                Read::TooLong(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
+                Read::Cut => 0,
+            };
+            // Of what is read, and not of the file, which may be compressed.
+            let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
+            left = rest;
             if let Read::Line(line) = read {
-                // Of what is read, and not of the file, which may be compressed.
-                let Some(rest) = left.checked_sub(line.len()) else {
-                    return Ok(None);
-                };
-                left = rest;
                 looking.see(line);
             }
         }

@@ -8,6 +8,7 @@ mod waiting;
 use std::sync::Arc;
 
 use attest::{Claims, NodeIdentity, Reject};
+use attest_log::codes::UNAVAILABLE;
 use attest_log::{Basis, Record, RecordedAnswer, unknown_ek};
 use attest_machines::{enrolment, revocations};
 use attest_store::{EntryKind, EntryTransaction, StoreError, Transact};
@@ -69,6 +70,8 @@ pub(super) struct EvidenceCase<'r> {
     endpoint: &'r EvidenceEndpoint,
     asked: EvidenceAsked<'r>,
     answered: Arc<AnsweredChallenge>,
+    /// Set if the evidence had a wrong token.
+    has_guessed: bool,
     record: Record,
     made: DecisionBasis,
     /// The answer of AWS STS: the node's request is signed for one call.
@@ -93,6 +96,7 @@ impl<'r> EvidenceCase<'r> {
             endpoint,
             asked,
             answered,
+            has_guessed: false,
             record,
             made,
             sts_answer: None,
@@ -136,10 +140,14 @@ impl<'r> EvidenceCase<'r> {
         spent.map_err(|error| self.not_decided(error.into()))
     }
 
-    /// Lets the node answer the same challenge again if the gateway could not decide.
+    /// Lets the node answer the same challenge again if the gateway could not decide for a cause of its own. After other 503s, it asks for
+    /// another challenge. Nor is a second token tried with one challenge.
     fn not_decided(&self, refusal: Refusal) -> Refusal {
-        if refusal.is_unavailable() {
-            self.endpoint.attempts.undo(self.answered.peek());
+        if let AnsweredChallenge::Opened(opened) = &*self.answered
+            && refusal.code() == UNAVAILABLE.advice.code
+            && !self.has_guessed
+        {
+            self.endpoint.attempts.undo(opened.peek());
         }
         refusal
     }
@@ -203,9 +211,13 @@ impl<'r> EvidenceCase<'r> {
         anchors.gather(endorsers, asked, basis).await?;
         let tpm = asked.challenge.subject.tpm.as_ref();
         let ek = tpm.map(|tpm| tpm.attester.ek_digest()).transpose().map_err(Reject::from)?;
-        let (looking, pool) = (Arc::clone(&endpoint.endorsers), Arc::clone(&asked.pool));
-        let vouched = endpoint.store.read(move |transaction| looking.vouched(transaction, ek, &pool));
-        let vouched: Vouched = vouched.await.map_err(|error: StoreError| Refusal::because(&error))?;
+        let (looking, pool, answered) = (Arc::clone(&endpoint.endorsers), Arc::clone(&asked.pool), Arc::clone(&self.answered));
+        // A copy whose original another gateway has decided about is not verified.
+        let vouched = endpoint.store.read(move |transaction| {
+            answered.can_spend(transaction)?;
+            Ok::<Vouched, Refusal>(looking.vouched(transaction, ek, &pool)?)
+        });
+        let vouched = vouched.await?;
         endorsers.note(&vouched, basis);
         basis.cloud.sts_answer = ask_sts(endorsers.clouds(), asked, &basis.server_keys, self.sts_answer.as_ref()).await?;
         self.sts_answer.clone_from(&basis.cloud.sts_answer);
@@ -216,6 +228,7 @@ impl<'r> EvidenceCase<'r> {
             Ok(claims) => claims,
             // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
             Err(Reject::TokenMissing) => {
+                self.has_guessed = true;
                 let refusal = endpoint.guesses.count_failure(asked.peer, asked.now, TokenError::Invalid.into());
                 return Ok((vouched, Err(refusal)));
             }

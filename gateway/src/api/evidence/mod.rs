@@ -154,19 +154,16 @@ pub(super) async fn post(
     if !is_endorsed && let Some(again) = endpoint.over_budget(peer.ip(), now) {
         return overload::with_retry_after(Refusal::unavailable().into_response(), Some(again));
     }
-    if let Err(error) = endpoint.store.has_room() {
-        return Refusal::because(&error).into_response();
+    // Nor is anything verified that could not be recorded.
+    let has_room = endpoint.store.has_room().map_err(|error| Refusal::because(&error));
+    if let Err(refusal) = has_room.and_then(|()| endpoint.decisions.can_record()) {
+        return refusal.into_response();
     }
     let attempt = endpoint.attempts.begin(opened.peek(), now);
     let answered = match endpoint.begin(opened, attempt).await {
         Ok(answered) => Arc::new(answered),
         Err(refusal) => return endpoint.turn_away(record, &request.evidence, refusal).await,
     };
-    // An endorsed TPM that has activated its credential has proven something: it is not limited. What it writes is less for those who have
-    // proven nothing; a challenge that was spent before writes nothing.
-    if is_endorsed && let Some(spends) = &endpoint.admission.spends {
-        spends.take(1, now);
-    }
     let asked = EvidenceAsked {
         pool,
         challenge: answered.peek(),
@@ -180,6 +177,7 @@ pub(super) async fn post(
     let refusal = if is_rehearsal {
         match case.rehearse(&awaited).await {
             Ok(rehearsed) => {
+                endpoint.note_spend(is_endorsed, now);
                 return endpoint
                     .answer_rehearsal(rehearsed.decided(request.evidence, &endpoint.delta_bases))
                     .await;
@@ -189,6 +187,7 @@ pub(super) async fn post(
     } else {
         match case.decide(&awaited).await {
             Ok(judged) => {
+                endpoint.note_spend(is_endorsed, now);
                 let decided = judged.decided(request.evidence, &endpoint.delta_bases);
                 let answer = endpoint.decisions.answer(decided).await;
                 if answer.status().is_success() {
@@ -247,6 +246,14 @@ impl EvidenceEndpoint {
         }
         answer.decision = decision;
         ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(answer)).into_response()
+    }
+
+    /// Notes that a challenge is spent. An endorsed TPM that has activated its credential has proven something: it is not limited. What it
+    /// writes is less for those who have proven nothing.
+    fn note_spend(&self, is_endorsed: bool, now: UnixTime) {
+        if is_endorsed && let Some(spends) = &self.admission.spends {
+            spends.take(1, now);
+        }
     }
 
     /// Spends one challenge from the store's budget, if it has one; returns how long this source must wait if there is nothing left.

@@ -130,7 +130,7 @@ struct Way {
     obstacle: Obstacle,
 }
 
-/// What a transaction gives and ends.
+/// Result of a granting transaction: its ticket, and the entries that it has ended.
 struct Earned {
     spent: Spent,
     waited: Option<StoreEntry>,

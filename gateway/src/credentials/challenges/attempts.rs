@@ -27,7 +27,7 @@ struct KnownAttempts {
     looked: u64,
 }
 
-/// Whether a challenge is being answered, or was, as far as this process knows.
+/// Place of an answer among all answers to its challenge, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempt {
     /// This is the first answer.

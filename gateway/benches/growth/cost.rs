@@ -13,6 +13,8 @@ use crate::{COSTLIER, LARGER, process};
 const LOOK: Duration = Duration::from_millis(5);
 /// Processor time below which a measurement counts as this: the kernel counts in ticks of 10 ms.
 const LEAST_SECONDS: f64 = 0.1;
+/// Memory below which a measurement counts as this: a command that ends between two looks has hardly begun at the last one.
+const LEAST_BYTES: f64 = 32.0 * 1024.0 * 1024.0;
 
 /// Cost of one process.
 pub struct Cost {
@@ -155,9 +157,10 @@ impl Growth {
         let of = format!("{what}: {} {items}", sizes[1]);
         let figure = |name: String, unit: &str, value| Figure::from_runs(name, unit, &[value]);
         let (processor, mebibytes) = (costs[1].processor, costs[1].memory / f64::from(1 << 20));
+        let bytes = |cost: &Cost| cost.memory.max(LEAST_BYTES);
         let larger = match memory {
-            Memory::Linear => (growth(|cost| cost.memory), COSTLIER),
-            Memory::Constant => (costs[1].memory / costs[0].memory, LARGER),
+            Memory::Linear => (bytes(&costs[1]) / bytes(&costs[0]) / (whole / part), COSTLIER),
+            Memory::Constant => (bytes(&costs[1]) / bytes(&costs[0]), LARGER),
         };
         vec![
             figure(format!("{of}: processor time"), "s", processor),

@@ -217,6 +217,12 @@ fn server_config(serving: &ServingCertificate, client_authorities: Option<&Autho
 mod tests {
     use std::fs;
     use std::path::Path;
+    use std::time::Duration;
+
+    use rustls::time_provider::TimeProvider;
+    use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
+    use rustls_pki_types::pem::PemObject;
+    use rustls_pki_types::{CertificateDer, UnixTime};
 
     use super::*;
     use crate::pki::{self, GatewayNames};
@@ -273,6 +279,47 @@ mod tests {
         fs::copy(&files.ca, folder.path().join("kubelet-client-ca.crt")).unwrap();
         live.reload().unwrap();
         assert!(!awaits(&live));
+    }
+
+    /// Clock of a client at the time of the certificates.
+    #[derive(Debug)]
+    struct ClientTime;
+
+    impl TimeProvider for ClientTime {
+        fn current_time(&self) -> Option<UnixTime> {
+            Some(UnixTime::since_unix_epoch(Duration::from_secs(NOW)))
+        }
+    }
+
+    #[test]
+    fn negotiates_sha256_with_clients_that_prefer_sha384() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(folder.path());
+        replace(&files);
+        let live = LiveTls::open(&files, Clock::Fixed(NOW)).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(&files.ca).unwrap()).unwrap();
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        assert_eq!(provider.cipher_suites[0].suite(), CipherSuite::TLS13_AES_256_GCM_SHA384);
+        let client = ClientConfig::builder_with_details(provider, Arc::new(ClientTime))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut client = ClientConnection::new(Arc::new(client), "localhost".try_into().unwrap()).unwrap();
+        let mut server = ServerConnection::new(Arc::clone(&live.current().config)).unwrap();
+        while client.is_handshaking() || server.is_handshaking() {
+            let mut sent = Vec::new();
+            client.write_tls(&mut sent).unwrap();
+            server.read_tls(&mut sent.as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            sent.clear();
+            server.write_tls(&mut sent).unwrap();
+            client.read_tls(&mut sent.as_slice()).unwrap();
+            client.process_new_packets().unwrap();
+        }
+        let suite = client.negotiated_cipher_suite().map(|suite| suite.suite());
+        assert_eq!(suite, Some(CipherSuite::TLS13_AES_128_GCM_SHA256));
     }
 
     #[test]

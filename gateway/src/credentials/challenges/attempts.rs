@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use attest::protocol::HexDigest;
 use attest::{Challenge, UnixTime};
 
-/// Number of attempts that are known at most: those of 1,000 boots a second for the lifetime of a challenge, with 10 MB.
+/// Number of attempts that are known at most: those of 1,000 boots a second for the lifetime of a challenge, in some 15 MB.
 const ATTEMPTS_LIMIT: usize = 131_072;
 
 /// Attempts whose challenges are valid yet.

@@ -54,7 +54,7 @@ pub const fn asks(step: Step) -> &'static [Access] {
     match step {
         Step::Discovery => &[],
         Step::Challenge => const { &[read(2)] },
-        Step::Evidence => const { &[read(2), write(12)] },
+        Step::Evidence => const { &[read(4), write(12)] },
         Step::Config => const { &[write(7)] },
     }
 }

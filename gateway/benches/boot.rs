@@ -238,7 +238,7 @@ fn main() {
     println!(
         "\n{:.0} boots/s, nodes on the same machine; {} KiB written a boot",
         f64::from(all) / booting.as_secs_f64(),
-        (written() - before) / (u64::from(all) * (1 + COMPANIES.len() as u64)) / 1024
+        (written() - before) / (u64::from(all) * u64::try_from(1 + COMPANIES.len()).unwrap()) / 1024
     );
     println!("an attested boot costs {ratio:.2}x the floor; {LIMIT_RATIO}x is allowed");
     let [of_gateway, of_floor] = costs.map(|costs| costs.iter().map(|cost| cost.as_secs_f64() * 1e3).collect::<Vec<_>>());

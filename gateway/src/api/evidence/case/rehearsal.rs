@@ -15,11 +15,11 @@ use crate::api::problem::Refusal;
 use crate::api::waiting_client::Awaited;
 
 /// Decision of a transaction that is not committed.
-struct Rehearsed(Result<GrantingDecision, EvidenceRefusal>);
+struct Rehearsed(Box<Result<GrantingDecision, EvidenceRefusal>>);
 
 impl From<StoreError> for Rehearsed {
     fn from(error: StoreError) -> Self {
-        Self(Err(error.into()))
+        Self(Box::new(Err(error.into())))
     }
 }
 
@@ -85,13 +85,13 @@ impl EvidenceCase<'_> {
         let rehearsed = endpoint.store.transact(move |transaction| {
             let decided = decide::decide(transaction, &verified);
             let is_current = pools.is_current(&verified.pool) && endorsers.is_current(makers.as_ref());
-            Err::<Infallible, _>(Rehearsed(match is_current {
+            Err::<Infallible, _>(Rehearsed(Box::new(match is_current {
                 true => decided,
                 false => Err(Refusal::outdated().into()),
-            }))
+            })))
         });
         let Err(Rehearsed(decided)) = rehearsed.await;
-        match decided {
+        match *decided {
             Ok(mut granting) => {
                 let record = &mut granting.record;
                 (record.ticket, record.use_number, record.again) = (None, None, false);

@@ -5,7 +5,7 @@
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::mem::MaybeUninit;
-use std::{ptr, slice};
+use std::slice;
 
 /// An allocator that zeroes memory before it returns it to the allocator `A`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -30,17 +30,9 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for ZeroOnFree<A> {
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: by the contract, `memory` is an allocation of this size, and nobody else uses it from here on.
         let bytes = unsafe { slice::from_raw_parts_mut(memory.cast::<MaybeUninit<u8>>(), layout.size()) };
-        // SAFETY: any bytes are a `MaybeUninit`.
-        let (head, words, tail) = unsafe { bytes.align_to_mut::<MaybeUninit<usize>>() };
-        // Writes to memory that is freed next are left out by compilers, unless they are volatile.
-        for byte in head.iter_mut().chain(tail) {
-            // SAFETY: a reference can be written to.
-            unsafe { ptr::write_volatile(byte, MaybeUninit::new(0)) };
-        }
-        for word in words {
-            // SAFETY: a reference can be written to.
-            unsafe { ptr::write_volatile(word, MaybeUninit::new(0)) };
-        }
+        bytes.fill(MaybeUninit::new(0));
+        // Compilers leave out writes to memory that is freed next and that nothing reads in between.
+        zeroize::optimization_barrier(&*bytes);
         // SAFETY: the caller keeps the same contract.
         unsafe { self.0.dealloc(memory, layout) }
     }

@@ -100,9 +100,8 @@ impl DeltaBases {
     #[must_use]
     pub fn liken(&self, content: Vec<u8>, is_trusted: bool) -> Likened {
         let sha256 = Blobs::name(&content);
-        let content: Arc<[u8]> = content.into();
-        let mut seen = 0;
-        for round in 0.. {
+        let (mut seen, mut round) = (0, 0);
+        loop {
             let candidates = {
                 let mut bases = self.lock();
                 if let Some(same) = bases.used(&sha256) {
@@ -111,10 +110,11 @@ impl DeltaBases {
                 let candidates = bases.closest(content.len(), seen);
                 // Many that are alike may come at once: all but one of them find that one here.
                 if candidates.is_empty() || round == ROUNDS_LIMIT {
+                    let content: Arc<[u8]> = content.into();
                     if is_trusted && can_be_base(&content) {
                         bases.add(&sha256, &content);
                     }
-                    break;
+                    return Likened::whole(sha256, content);
                 }
                 seen = bases.count;
                 candidates
@@ -132,8 +132,8 @@ impl DeltaBases {
                     };
                 }
             }
+            round += 1;
         }
-        Likened::whole(sha256, content)
     }
 
     fn lock(&self) -> MutexGuard<'_, Bases> {

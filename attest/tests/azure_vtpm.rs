@@ -402,7 +402,7 @@ fn attack_13_pcr_6_must_prove_the_vm_id() {
     Case::new().but(|case| case.vm_id = vm_id(OTHER_VM_ID)).refused(VM_ID_CODE);
     let pcr_6 = |measured: &[Vec<u8>]| {
         let value = extended(measured);
-        Case::new().but(|case| drop(case.vtpm.pcrs.insert(6, value)))
+        Case::new().but(|case| _ = case.vtpm.pcrs.insert(6, value))
     };
     let [uuid, architecture, separator] = <[Vec<u8>; 3]>::try_from(measured(VM_ID)).unwrap();
     let [other, ..] = <[Vec<u8>; 3]>::try_from(measured(OTHER_VM_ID)).unwrap();

@@ -174,7 +174,7 @@ async fn an_observing_pool_refuses_for_other_reasons() {
         ("quote-pcr-digest", |body| {
             tpm_of(body).pcrs.insert(4, HexDigest::from([0xab; 32]));
         }),
-        ("pcr-missing", |body| drop(tpm_of(body).pcrs.remove(&4))),
+        ("pcr-missing", |body| _ = tpm_of(body).pcrs.remove(&4)),
         ("pcr-not-quoted", |body| {
             tpm_of(body).pcrs.insert(9, HexDigest::from([0; 32]));
         }),

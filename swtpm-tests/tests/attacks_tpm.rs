@@ -120,16 +120,16 @@ fn attack_05_pcr_values_that_the_quote_does_not_cover() {
     fn value(byte: u8) -> HexDigest {
         HexDigest::from([byte; 32])
     }
-    with("pcr-not-quoted", |evidence| drop(evidence.pcrs.insert(14, value(1))));
-    with("pcr-not-quoted", |evidence| drop(evidence.pcrs.insert(16, value(0))));
-    with("pcr-not-quoted", |evidence| drop(evidence.pcrs.insert(255, value(0))));
-    with("pcr-missing", |evidence| drop(evidence.pcrs.remove(&3)));
+    with("pcr-not-quoted", |evidence| _ = evidence.pcrs.insert(14, value(1)));
+    with("pcr-not-quoted", |evidence| _ = evidence.pcrs.insert(16, value(0)));
+    with("pcr-not-quoted", |evidence| _ = evidence.pcrs.insert(255, value(0)));
+    with("pcr-missing", |evidence| _ = evidence.pcrs.remove(&3));
     with("pcr-missing", |evidence| evidence.pcrs.clear());
     with("pcr-missing", |evidence| {
-        drop(evidence.pcrs.insert(3, HexDigest::new(&[0; 48]).unwrap()))
+        _ = evidence.pcrs.insert(3, HexDigest::new(&[0; 48]).unwrap())
     });
-    with("quote-pcr-digest", |evidence| drop(evidence.pcrs.insert(0, value(1))));
-    with("quote-pcr-digest", |evidence| drop(evidence.pcrs.insert(7, value(1))));
+    with("quote-pcr-digest", |evidence| _ = evidence.pcrs.insert(0, value(1)));
+    with("quote-pcr-digest", |evidence| _ = evidence.pcrs.insert(7, value(1)));
 }
 
 #[test]

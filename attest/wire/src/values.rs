@@ -1,5 +1,6 @@
 //! Values that travel in a form of their own.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
@@ -63,13 +64,20 @@ impl fmt::Debug for BearerText {
 
 /// A digest of 32, 48 or 64 bytes that travels as hexadecimal.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct HexDigest(Vec<u8>);
+pub struct HexDigest {
+    /// The digest, and zeros.
+    bytes: [u8; 64],
+    length: u8,
+}
 
 impl HexDigest {
     /// Takes digest bytes as they are; `None` unless there are 32, 48 or 64 of them.
     #[must_use]
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        matches!(bytes.len(), 32 | 48 | 64).then(|| Self(bytes.to_vec()))
+        let length = u8::try_from(bytes.len()).ok().filter(|length| matches!(length, 32 | 48 | 64))?;
+        let mut digest = Self { bytes: [0; 64], length };
+        digest.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(digest)
     }
 
     /// Reads hexadecimal, upper or lower case.
@@ -81,19 +89,22 @@ impl HexDigest {
     /// The digest's bytes: 32, 48 or 64.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+        self.bytes.get(..usize::from(self.length)).unwrap_or(&self.bytes)
     }
 }
 
 impl From<[u8; 32]> for HexDigest {
     fn from(digest: [u8; 32]) -> Self {
-        Self(digest.to_vec())
+        let mut bytes = [0; 64];
+        let (begin, _) = bytes.split_at_mut(digest.len());
+        begin.copy_from_slice(&digest);
+        Self { bytes, length: 32 }
     }
 }
 
 impl fmt::Display for HexDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&data_encoding::HEXLOWER.encode(&self.0))
+        f.write_str(&data_encoding::HEXLOWER.encode(self.as_bytes()))
     }
 }
 
@@ -111,7 +122,7 @@ impl Serialize for HexDigest {
 
 impl<'de> Deserialize<'de> for HexDigest {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
         Self::from_hex(&text).ok_or_else(|| de::Error::custom("expected 64, 96 or 128 hexadecimal digits"))
     }
 }
@@ -165,11 +176,29 @@ pub fn is_lower_hex(text: &str) -> bool {
 /// A text from outside, fit for a log: bounded, without control characters.
 #[must_use]
 pub fn printable(text: &str, limit_chars: usize) -> String {
-    let end = (text.len() > limit_chars).then(|| text.char_indices().nth(limit_chars)).flatten();
-    let part = end.and_then(|(end, _)| text.get(..end)).unwrap_or(text);
-    // Rarely there is one: a copy costs less than to go through all again.
-    match part.contains(char::is_control) {
-        true => part.replace(char::is_control, "\u{fffd}"),
-        false => part.to_owned(),
+    as_printable(text, limit_chars).into_owned()
+}
+
+/// Like [`printable`]; copies the text only if characters of it are replaced.
+#[must_use]
+pub fn as_printable(text: &str, limit_chars: usize) -> Cow<'_, str> {
+    // Nearly all texts are of these characters, and a look at all bytes at once costs little.
+    if let Some(part) = text.get(..text.len().min(limit_chars))
+        && is_plain(part.as_bytes())
+    {
+        return part.into();
     }
+    let end = text.char_indices().nth(limit_chars);
+    let part = end.and_then(|(end, _)| text.get(..end)).unwrap_or(text);
+    match part.contains(char::is_control) {
+        true => part.replace(char::is_control, "\u{fffd}").into(),
+        false => part.into(),
+    }
+}
+
+/// Returns whether all bytes are printable characters of ASCII.
+#[must_use]
+pub fn is_plain(bytes: &[u8]) -> bool {
+    // Without an early end, so that many are looked at by one instruction.
+    !bytes.iter().fold(false, |odd, byte| odd | !(b' '..=b'~').contains(byte))
 }

@@ -21,10 +21,12 @@ impl MeasuredBoot {
     /// all of it was read.
     #[must_use]
     pub fn claims_digest(&self, pcr: u8) -> Option<[u8; SAID_BYTES]> {
-        let events = self.events_of(pcr).ok()?;
+        let events = self.each_of(pcr).ok()?;
         let mut context = Context::new(&SHA256);
+        let mut summary = String::new();
         for event in events {
-            let summary = event.summary();
+            summary.clear();
+            event.summarize(&mut summary);
             context.update(&event.said_type.0.to_le_bytes());
             context.update(&[u8::from(event.is_content())]);
             // So that no summary's end can be another one's begin.

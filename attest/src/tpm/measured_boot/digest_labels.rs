@@ -1,10 +1,13 @@
 //! The short words that firmware, boot loaders and systemd measure, with their digests in one bank.
 
+use std::collections::BTreeMap;
+
 use aws_lc_rs::digest;
 
 use super::event::{Action, Meaning, Separator, UkiSection};
 use crate::tpm::event_log::{OS_SEPARATOR, OS_SEPARATOR_PCRS};
 use crate::tpm::wire::HashAlg;
+use crate::values::HexDigest;
 
 /// PFP 1.06, 10.4.1 (EV_SEPARATOR); `WBCL` is what Windows puts into PCRs 12 to 14 (a recorded log).
 const SEPARATORS: [(&[u8], Separator); 4] = [
@@ -53,16 +56,21 @@ const SECTIONS: [(&[u8], UkiSection); 14] = [
 ];
 
 /// Meanings of the known words, by the digests of these.
+#[derive(Debug)]
 pub(super) struct DigestLabels {
-    words: Vec<(digest::Digest, Meaning)>,
+    words: BTreeMap<HexDigest, Meaning>,
     bank: HashAlg,
     /// Hashed when PCR 11 has its first event: most machines have none.
-    sections: Vec<(digest::Digest, UkiSection)>,
+    sections: BTreeMap<HexDigest, UkiSection>,
+}
+
+fn hash(bank: HashAlg, bytes: &[u8]) -> Option<HexDigest> {
+    HexDigest::new(digest::digest(bank.algorithm(), bytes).as_ref())
 }
 
 impl DigestLabels {
     pub(super) fn new(bank: HashAlg) -> Self {
-        let hash = |bytes: &[u8]| digest::digest(bank.algorithm(), bytes);
+        let hash = |bytes: &[u8]| hash(bank, bytes);
         let separators = SEPARATORS.map(|(bytes, separator)| (hash(bytes), Meaning::Separator { separator }));
         let padded = SEPARATORS.iter().take(FIRMWARE_SEPARATORS).map(|(bytes, separator)| {
             let mut padded = bytes.to_vec();
@@ -73,19 +81,20 @@ impl DigestLabels {
             .into_iter()
             .flat_map(|action| forms(action.sentence()).map(|form| (hash(&form), Meaning::Action { action })));
         let os_separator = (hash(OS_SEPARATOR), Meaning::OsSeparator);
+        let words = separators.into_iter().chain(padded).chain(actions).chain([os_separator]);
         Self {
-            words: separators.into_iter().chain(padded).chain(actions).chain([os_separator]).collect(),
+            words: words.filter_map(|(digest, meaning)| Some((digest?, meaning))).collect(),
             bank,
-            sections: Vec::new(),
+            sections: BTreeMap::new(),
         }
     }
 
     /// The meaning of a digest in a PCR that such a word belongs in. Elsewhere a file may have it as its content.
-    pub(super) fn meaning(&self, pcr: u8, digest: &[u8]) -> Option<Meaning> {
+    pub(super) fn meaning(&self, pcr: u8, digest: &HexDigest) -> Option<Meaning> {
         if pcr > 7 && !OS_SEPARATOR_PCRS.contains(&pcr) {
             return None;
         }
-        let (_, meaning) = self.words.iter().find(|(word, _)| is(word, digest))?;
+        let meaning = self.words.get(digest)?;
         let belongs = match meaning {
             Meaning::Separator {
                 separator: Separator::Windows,
@@ -97,15 +106,15 @@ impl DigestLabels {
     }
 
     /// The section whose name a digest is the hash of.
-    pub(super) fn section(&mut self, digest: &[u8]) -> Option<UkiSection> {
+    pub(super) fn section(&mut self, digest: &HexDigest) -> Option<UkiSection> {
         if self.sections.is_empty() {
-            let hash = |bytes: &[u8]| digest::digest(self.bank.algorithm(), bytes);
-            self.sections = SECTIONS.map(|(bytes, section)| (hash(bytes), section)).into();
+            let bank = self.bank;
+            self.sections = SECTIONS
+                .iter()
+                .filter_map(|(name, section)| Some((hash(bank, name)?, *section)))
+                .collect();
         }
-        self.sections
-            .iter()
-            .find(|(name, _)| name.as_ref() == digest)
-            .map(|(_, section)| *section)
+        self.sections.get(digest).copied()
     }
 }
 
@@ -119,10 +128,4 @@ fn forms(sentence: &str) -> [Vec<u8>; 4] {
         narrow,
         wide,
     ]
-}
-
-/// Returns whether both digests are equal; their first bytes alone nearly always tell that they are not.
-fn is(word: &digest::Digest, digest: &[u8]) -> bool {
-    let word = word.as_ref();
-    word.first() == digest.first() && word == digest
 }

@@ -1,62 +1,84 @@
 //! Summary of an event in one line, for people. Text that no digest covers is in quotation marks.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use super::event::{Action, BootEvent, BootValue, GrubKind, Meaning, SecureBootVariable, Separator, UkiSection, VariableValue};
 use super::signatures::{AuthorisedBy, SignatureDatabase};
 use super::text::{LogText, TEXT_LIMIT_BYTES};
+use crate::values::as_printable;
 
 /// Longest part of a foreign text in such a line, in characters, where not all of it is asked for.
 const PART_LIMIT_CHARS: usize = 160;
 
-/// Length of the beginning of a digest, in hexadecimal digits: enough to distinguish the values of a fleet.
-const SHORT_DIGITS: usize = 16;
+/// Length of the beginning of a digest, in bytes: enough to distinguish the values of a fleet.
+const SHORT_BYTES: usize = 8;
 
-/// A text that a digest covers, without control characters.
-fn bounded(text: &LogText, limit: usize) -> String {
-    let (begins, more) = match text {
-        LogText::Whole(text) => (text, text.len() > limit && text.chars().nth(limit).is_some()),
-        LogText::Beginning { begins, .. } => (begins, true),
-    };
-    let mut part = crate::values::printable(begins, limit);
-    if more {
-        part.push('…');
+/// A text for people, without control characters and no longer than so many characters.
+struct SummaryText<'t>(&'t LogText, usize);
+
+impl fmt::Display for SummaryText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text, limit) = *self;
+        let (begins, more) = match text {
+            LogText::Whole(text) => (text, text.len() > limit && text.chars().nth(limit).is_some()),
+            LogText::Beginning { begins, .. } => (begins, true),
+        };
+        f.write_str(&as_printable(begins, limit))?;
+        f.write_str(if more { "…" } else { "" })
     }
-    part
 }
 
-fn short(digest: &impl fmt::Display) -> String {
-    let mut digest = digest.to_string();
-    if digest.is_char_boundary(SHORT_DIGITS) {
-        digest.truncate(SHORT_DIGITS);
-        digest.push('…');
+/// The same for a text that no digest covers; empty if there is none.
+struct ClaimedText<'t>(Option<&'t LogText>, usize);
+
+impl fmt::Display for ClaimedText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self(Some(text), limit) => write!(f, "“{}”", SummaryText(text, limit)),
+            Self(None, _) => Ok(()),
+        }
     }
-    digest
+}
+
+/// Returns the beginning of a digest.
+fn short(digest: &[u8]) -> String {
+    let begin = digest.get(..SHORT_BYTES).unwrap_or(digest);
+    data_encoding::HEXLOWER.encode(begin) + "…"
 }
 
 impl BootEvent {
     /// Describes the event as [`BootEvent::summary`] does, with all of a text that was read.
     #[must_use]
     pub fn whole_summary(&self) -> String {
-        self.with_digest(format!("{:#}", self.meaning))
+        let mut summary = format!("{:#}", self.meaning);
+        self.add_digest(&mut summary);
+        summary
     }
 
     /// Returns the meaning of the event; with its digest if only that is proven, or if it tells more than the rest.
     #[must_use]
     pub fn summary(&self) -> String {
-        self.with_digest(self.meaning.to_string())
+        let mut summary = String::new();
+        self.summarize(&mut summary);
+        summary
     }
 
-    fn with_digest(&self, mut meaning: String) -> String {
-        let whole = matches!(
+    /// Adds the summary to a text.
+    pub(super) fn summarize(&self, text: &mut String) {
+        // A text takes everything that is written to it.
+        let _ = write!(text, "{}", self.meaning);
+        self.add_digest(text);
+    }
+
+    fn add_digest(&self, summary: &mut String) {
+        let tells_more = matches!(
             self.meaning,
             Meaning::SecureBootVariable { .. } | Meaning::MisplacedVariable { .. } | Meaning::PartitionTable { .. } | Meaning::Data { .. }
         );
-        if !self.is_content() || whole {
-            meaning.push(' ');
-            meaning.push_str(&short(&self.digest));
+        if !self.is_content() || tells_more {
+            summary.push(' ');
+            summary.push_str(&short(self.digest.as_bytes()));
         }
-        meaning
     }
 }
 
@@ -64,9 +86,9 @@ impl fmt::Display for Meaning {
     /// With `#`, texts are whole.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let limit = if f.alternate() { TEXT_LIMIT_BYTES } else { PART_LIMIT_CHARS };
-        let part = |text: &LogText| bounded(text, limit);
-        // A text that no digest covers.
-        let said = |text: &LogText| format!("“{}”", part(text));
+        let part = |text| SummaryText(text, limit);
+        let said = |text| ClaimedText(Some(text), limit);
+        let perhaps = |text| ClaimedText(Option::as_ref(text), limit);
         match self {
             Self::Separator { separator } => f.write_str(match separator {
                 Separator::Zeros | Separator::Ones => "separator",
@@ -80,8 +102,7 @@ impl fmt::Display for Meaning {
                 said_bytes,
                 said_description,
             } => {
-                let description = said_description.as_ref().map(said).unwrap_or_default();
-                write!(f, "firmware {description} of “{said_bytes}” bytes")
+                write!(f, "firmware {} of “{said_bytes}” bytes", perhaps(said_description))
             }
             Self::SecureBootVariable { variable } => variable.fmt(f),
             Self::MisplacedVariable { variable } => write!(f, "out of its place: {variable}"),
@@ -106,7 +127,7 @@ impl fmt::Display for Meaning {
                     BootValue::Bytes(bytes) => write!(f, "of {bytes} bytes"),
                 }
             }
-            Self::Image { said_path } => write!(f, "image {}", said_path.as_ref().map(said).unwrap_or_default()),
+            Self::Image { said_path } => write!(f, "image {}", perhaps(said_path)),
             Self::GrubText { said_kind, text } => {
                 let kind = match said_kind {
                     GrubKind::Command => "“command”",
@@ -174,9 +195,9 @@ impl fmt::Display for AuthorisedBy {
         match self {
             Self::Certificate(certificate) => {
                 let subject = certificate.subject.as_deref().unwrap_or_default();
-                write!(f, "certificate {} “{subject}”", short(&certificate.sha256))
+                write!(f, "certificate {} “{subject}”", short(&certificate.sha256.0))
             }
-            Self::Hash { sha256, .. } => write!(f, "the image's hash {}", short(sha256)),
+            Self::Hash { sha256, .. } => write!(f, "the image's hash {}", short(&sha256.0)),
         }
     }
 }

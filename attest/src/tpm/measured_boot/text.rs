@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::values::as_printable;
+
 /// Maximum length of a text that is stored of one event, in bytes: Linux's limit for its command line on x86 (COMMAND_LINE_SIZE). GRUB
 /// measures longer menu entries; their beginning and their digest are stored.
 pub const TEXT_LIMIT_BYTES: usize = 2048;
@@ -77,9 +79,9 @@ impl fmt::Display for LogText {
     /// Formats the text for people: without control characters, and with a mark if its end was cut off.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Whole(text) => f.write_str(&crate::values::printable(text, TEXT_LIMIT_BYTES)),
+            Self::Whole(text) => f.write_str(&as_printable(text, TEXT_LIMIT_BYTES)),
             Self::Beginning { begins, bytes } => {
-                write!(f, "{}… ({bytes} bytes)", crate::values::printable(begins, TEXT_LIMIT_BYTES))
+                write!(f, "{}… ({bytes} bytes)", as_printable(begins, TEXT_LIMIT_BYTES))
             }
         }
     }

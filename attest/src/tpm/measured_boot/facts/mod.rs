@@ -56,13 +56,18 @@ impl MeasuredBoot {
     /// # Errors
     /// [`NotProven::PcrNotExplained`], [`NotProven::TooManyEvents`].
     pub fn events_of(&self, pcr: u8) -> Fact<Vec<&BootEvent>> {
+        Ok(self.each_of(pcr)?.collect())
+    }
+
+    /// Goes through the events of [`MeasuredBoot::events_of`].
+    pub(super) fn each_of(&self, pcr: u8) -> Fact<impl Iterator<Item = &BootEvent>> {
         if !self.explained_pcrs.contains(&pcr) {
             return Err(NotProven::PcrNotExplained { pcr });
         }
         if self.left_out > 0 {
             return Err(NotProven::TooManyEvents { left_out: self.left_out });
         }
-        Ok(self.events.iter().filter(|event| event.pcr == pcr).collect())
+        Ok(self.events.iter().filter(move |event| event.pcr == pcr))
     }
 
     /// Returns the events of one of the firmware's PCRs, 0 to 7, before and after its one separator.

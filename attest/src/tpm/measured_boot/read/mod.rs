@@ -15,7 +15,7 @@ use super::variable::VariableData;
 use super::{BOOT_OPTIONS_LIMIT, device_path};
 use crate::tpm::event_log::{EventType, TrustedEvent};
 use crate::tpm::wire::HashAlg;
-use crate::values::HexDigest;
+use crate::values::{HexDigest, is_plain};
 
 /// Event type `EV_S_CRTM_VERSION` of the firmware's version.
 const VERSION: EventType = EventType(0x0000_0008);
@@ -61,14 +61,15 @@ impl EventReader {
 
     /// Reads the next event of the log.
     pub(super) fn event(&mut self, event: &TrustedEvent<'_>) -> Option<BootEvent> {
-        let (meaning, proof) = self.meaning(event);
+        let digest = HexDigest::new(event.digest())?;
+        let (meaning, proof) = self.meaning(event, &digest);
         if event.pcr() == 0 {
             self.firmware_events += 1;
         }
         Some(BootEvent {
             number: event.number(),
             pcr: event.pcr(),
-            digest: HexDigest::new(event.digest())?,
+            digest,
             said_type: event.untrusted_type(),
             proof,
             meaning,
@@ -79,10 +80,10 @@ impl EventReader {
         digest::digest(self.bank.algorithm(), bytes).as_ref() == event.digest()
     }
 
-    fn meaning(&mut self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
+    fn meaning(&mut self, event: &TrustedEvent<'_>, digest: &HexDigest) -> (Meaning, Proof) {
         // The content of a section may be anything, so it is told by its place alone.
         if event.pcr() == 11 {
-            return self.uki(event);
+            return self.uki(event, digest);
         }
         // BootOrder 1, 0 has the bytes of the separator for errors: by its digest alone, one is the other (a recorded log).
         if matches!(event.pcr(), 1 | 5)
@@ -91,7 +92,7 @@ impl EventReader {
         {
             return (boot_variable(&variable, true), Proof::Content);
         }
-        if let Some(word) = self.words.meaning(event.pcr(), event.digest()) {
+        if let Some(word) = self.words.meaning(event.pcr(), digest) {
             self.authorities |= event.pcr() == 7 && matches!(word, Meaning::Separator { .. });
             return (word, Proof::Content);
         }
@@ -164,15 +165,15 @@ impl EventReader {
     }
 
     /// PCR 11: sections of a unified kernel image, each by its name and then its content.
-    fn uki(&mut self, event: &TrustedEvent<'_>) -> (Meaning, Proof) {
+    fn uki(&mut self, event: &TrustedEvent<'_>, digest: &HexDigest) -> (Meaning, Proof) {
         if let Some(section) = self.section.take() {
             return (Meaning::UkiSection { section }, Proof::Digest);
         }
-        if let Some(section) = self.words.section(event.digest()) {
+        if let Some(section) = self.words.section(digest) {
             self.section = Some(section);
             return (Meaning::UkiSectionName { section }, Proof::Content);
         }
-        if let Some(word) = self.words.meaning(event.pcr(), event.digest()) {
+        if let Some(word) = self.words.meaning(event.pcr(), digest) {
             return (word, Proof::Content);
         }
         self.data(event).unwrap_or_else(|| unknown(event))
@@ -303,8 +304,8 @@ fn logged_text(data: &[u8]) -> Option<LogText> {
 }
 
 fn printable(data: &[u8]) -> Option<LogText> {
-    let text = std::str::from_utf8(data).ok()?;
-    let readable = !text.is_empty() && !text.contains(|char: char| char.is_control() && !matches!(char, '\n' | '\r' | '\t'));
+    let is_odd = |char: char| char.is_control() && !matches!(char, '\n' | '\r' | '\t');
+    let readable = !data.is_empty() && (is_plain(data) || !std::str::from_utf8(data).ok()?.contains(is_odd));
     readable.then(|| LogText::utf8(data))
 }
 

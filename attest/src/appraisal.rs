@@ -357,7 +357,7 @@ impl AppraisalPolicy {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
 pub struct AttestationResult {
-    claims: Claims,
+    claims: Arc<Claims>,
     #[serde(skip)]
     would_refuse: Vec<Reject>,
 }
@@ -365,7 +365,7 @@ pub struct AttestationResult {
 impl AttestationResult {
     /// Returns the claims that were proven.
     #[must_use]
-    pub const fn claims(&self) -> &Claims {
+    pub fn claims(&self) -> &Claims {
         &self.claims
     }
 
@@ -395,7 +395,8 @@ impl AttestationResult {
 /// pool's values (also because it was changed). Then `PcrMismatch` for the first PCR whose value is not accepted. Then `EventLogMissing`,
 /// `EventLog` and `EventLogMismatch`, if the pool asks for an event log, and the refusals by the rules of the clouds; [`Reject::Condition`]
 /// last. If the pool observes, the measured boot causes no error: see [`AttestationResult::would_refuse`].
-pub fn appraise(claims: Claims, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
+pub fn appraise(claims: impl Into<Arc<Claims>>, policy: &AppraisalPolicy, now: UnixTime) -> Result<AttestationResult, Reject> {
+    let claims: Arc<Claims> = claims.into();
     if !policy.accepts.iter().any(|combination| combination.kinds() == claims.kinds()) {
         return Err(Reject::KindsAccepted {
             shown: claims.kinds().clone(),

@@ -153,10 +153,10 @@ async fn attack_37_refusals_do_not_fill_the_disk() {
         POOL.to_owned(),
     );
     refusal.code = Some("ek-not-endorsed".to_owned());
-    refusal.basis = Some(Basis {
+    refusal.basis = Some(Box::new(Basis {
         digests: Some(RequestDigests::default()),
         ..Basis::default()
-    });
+    }));
     refusal.reason = "x".repeat(1024 * 1024);
     let mut lines = Vec::new();
     for number in 0..40 {

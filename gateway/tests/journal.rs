@@ -235,7 +235,7 @@ async fn attack_37_unknown_genuine_machines_do_not_fill_the_disk() {
     let (at, peer) = (running.clock.now().as_secs(), "127.0.0.1:1".to_owned());
     let mut refusal = Record::new(String::new(), Decision::Evidence, at, peer, POOL.to_owned());
     refusal.code = Some("node-name-taken".to_owned());
-    refusal.claims = Some(tpm().verify().unwrap());
+    refusal.claims = Some(tpm().verify().unwrap().into());
     let filler = [(80, 1024 * 1024), (20, 64 * 1024), (100, 1)];
     let sizes: Vec<usize> = filler.iter().flat_map(|(times, bytes)| vec![*bytes; *times]).collect();
     for (number, bytes) in sizes.iter().enumerate() {

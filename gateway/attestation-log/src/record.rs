@@ -1,6 +1,7 @@
 //! Records: the contents of the attestation log's lines about decisions.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use attest::protocol::{GATEWAY_UNREACHABLE, RETRY_LIMIT_EXCEEDED, TICKET_UNDELIVERABLE};
 use attest::{Claims, Kind};
@@ -81,7 +82,7 @@ pub enum ShownEvidence {
 
 /// A decision. No ticket, token or other secret is ever part of it. Readers choose the types of claims (`C`) and basis (`B`).
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Record<C = Claims, B = Basis> {
+pub struct Record<C = Arc<Claims>, B = Box<Basis>> {
     /// Version of the schema: 1.
     pub v: u32,
     /// Time of the decision, in RFC 3339.

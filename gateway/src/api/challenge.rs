@@ -111,10 +111,10 @@ pub(super) async fn post(
     record.user_agent = super::user_agent(&headers);
     record.boot_id = super::boot_id(&headers);
     // A key and a certificate are public: whoever shows them has proven nothing.
-    record.basis = Some(Basis {
+    record.basis = Some(Box::new(Basis {
         digests: Some(RequestDigests::from_request(&request)),
         ..Basis::default()
-    });
+    }));
     endpoint.decisions.refuse(record, refusal).await
 }
 

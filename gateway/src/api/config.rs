@@ -460,7 +460,7 @@ impl<'r> ConfigCase<'r> {
         }
         let (verification, source) = (&endpoint.admission.verification, endpoint.admission.source(peer));
         let examined = kubelet::examine(verification, &tls.client_authorities, pool, presented, source, now).await?;
-        record.basis = Some(examined.basis);
+        record.basis = Some(Box::new(examined.basis));
         self.large_parts = examined.large_parts;
         let verified = examined.verified.map_err(|error| match error.path() {
             // A stranger's: it fills the log as a wrong token does.

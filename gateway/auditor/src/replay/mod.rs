@@ -71,7 +71,7 @@ fn decision(line: &str) -> Result<(Record<IgnoredAny>, Basis), ReplayError> {
     match Entry::read(line.as_bytes())? {
         Entry::Decision(mut record) => {
             let basis = record.basis.take().ok_or(ReplayError::Missing("basis"))?;
-            Ok((*record, basis))
+            Ok((*record, *basis))
         }
         Entry::Event(_) => Err(ReplayError::Missing("evidence: it is about no node")),
     }

@@ -34,7 +34,7 @@ use waiting::WaitsFor;
 /// Inputs of a decision, apart from those in the request.
 struct DecisionBasis {
     anchors: RequestAnchors,
-    basis: Basis,
+    basis: Box<Basis>,
     /// Set if the instance has an owner, or was claimed; not set until that is looked up.
     claimed: bool,
     /// Set if the evidence is refused because nobody endorses its TPM.
@@ -45,11 +45,11 @@ struct DecisionBasis {
 
 impl DecisionBasis {
     fn from_nothing_yet(endpoint: &EvidenceEndpoint, asked: &EvidenceAsked<'_>) -> Self {
-        let basis = Basis {
+        let basis = Box::new(Basis {
             server_keys: endpoint.tls.server_keys(),
             policy: Some(asked.policy().into_owned()),
             ..Basis::default()
-        };
+        });
         let mut anchors = RequestAnchors::default();
         anchors.use_reference_sets(&asked.pool);
         Self {
@@ -187,7 +187,7 @@ impl<'r> EvidenceCase<'r> {
         let claims = match verified {
             Ok(claims) => claims,
             Err(refusal) => {
-                self.note_unknown_tpm(&vouched).await?;
+                Box::pin(self.note_unknown_tpm(&vouched)).await?;
                 let refusal = match vouched.is_removed() {
                     true => refusal.without_acceptable(),
                     false => refusal,
@@ -205,7 +205,7 @@ impl<'r> EvidenceCase<'r> {
     }
 
     /// Verifies the evidence: returns its claims or the refusal, and the endorsements of its TPM.
-    async fn verify(&mut self) -> Result<(Vouched, Result<Claims, Refusal>), Refusal> {
+    async fn verify(&mut self) -> Result<(Vouched, Result<Arc<Claims>, Refusal>), Refusal> {
         let (endpoint, asked, DecisionBasis { anchors, basis, .. }) = (self.endpoint, &self.asked, &mut self.made);
         let endorsers = &*endpoint.endorsers;
         anchors.gather(endorsers, asked, basis).await?;
@@ -225,7 +225,7 @@ impl<'r> EvidenceCase<'r> {
         let verification = &endpoint.admission.verification;
         let verified = anchors.verify(endorsers, verification, asked, &vouched.endorsements, basis).await?;
         let claims = match verified {
-            Ok(claims) => claims,
+            Ok(claims) => Arc::new(claims),
             // All the rest holds. A token that is looked at is a guess only then: before, nothing is told by the answer.
             Err(Reject::TokenMissing) => {
                 self.has_guessed = true;
@@ -243,7 +243,7 @@ impl<'r> EvidenceCase<'r> {
             .instance()
             .filter(|instance| *instance != claims.identity())
             .map(ToString::to_string);
-        record.claims = Some(claims.clone());
+        record.claims = Some(Arc::clone(&claims));
         if let Some(document) = claims.aws_identity_document() {
             // The other regions' certificates had no part in it.
             let region = document.document().replayable().region.clone();
@@ -272,9 +272,9 @@ impl<'r> EvidenceCase<'r> {
     }
 
     /// Holds what was proven against the pool: by its policy, and by what names its machines.
-    fn appraise(&mut self, vouched: Vouched, claims: Claims) -> DecisionInput {
+    fn appraise(&mut self, vouched: Vouched, claims: Arc<Claims>) -> DecisionInput {
         let (endpoint, EvidenceAsked { pool, now, peer, .. }) = (self.endpoint, self.asked.clone());
-        let appraised = attest::appraise(claims.clone(), &self.asked.policy(), now);
+        let appraised = attest::appraise(Arc::clone(&claims), &self.asked.policy(), now);
         let (admitted, observed) = match &appraised {
             Ok(result) => (self.admit(&pool, result.claims()), self.observed_values(&pool, result)),
             Err(_) => (Ok(None), None),
@@ -308,7 +308,7 @@ impl<'r> EvidenceCase<'r> {
         awaited: &Awaited,
     ) -> Result<GrantingDecision, Refusal> {
         if self.asked.challenge.is_rehearsal() {
-            return self.rehearse_decision(verified, makers).await;
+            return Box::pin(self.rehearse_decision(verified, makers)).await;
         }
         let (endpoint, pool) = (self.endpoint, Arc::clone(&self.asked.pool));
         endpoint.decisions.can_record()?;

@@ -37,7 +37,7 @@ pub(super) struct DecisionInput {
     /// The entry of the allowlist that counts in this pool.
     pub(super) allowlisted: Option<EkRecord>,
     /// Claims that the evidence proves.
-    pub(super) claims: Claims,
+    pub(super) claims: Arc<Claims>,
     /// Result of the pool's policy for these claims.
     pub(super) appraised: Result<AttestationResult, Reject>,
     /// Membership in the pool, with the Machine object that proves it; only checked if the policy accepts the claims.

@@ -130,7 +130,7 @@ pub(super) async fn post(
         Err(error) => {
             let mut record = record("");
             record.shown = ShownEvidence::Unreadable;
-            return endpoint.decisions.refuse(record, Refusal::from(error)).await;
+            return Box::pin(endpoint.decisions.refuse(record, Refusal::from(error))).await;
         }
     };
     let pool = match super::pool(&endpoint.pools, &opened.peek().pool) {
@@ -148,7 +148,7 @@ pub(super) async fn post(
     // record.
     if let Err(refusal) = screen(&endpoint, opened.peek(), &request.evidence) {
         record.basis = Some(by_digest(&request.evidence));
-        return endpoint.decisions.refuse(record, refusal).await;
+        return Box::pin(endpoint.decisions.refuse(record, refusal)).await;
     }
     let is_endorsed = opened.peek().subject.tpm.as_ref().is_some_and(|tpm| !tpm.unendorsed);
     if !is_endorsed && let Some(again) = endpoint.over_budget(peer.ip(), now) {
@@ -162,7 +162,7 @@ pub(super) async fn post(
     let attempt = endpoint.attempts.begin(opened.peek(), now);
     let answered = match endpoint.begin(opened, attempt).await {
         Ok(answered) => Arc::new(answered),
-        Err(refusal) => return endpoint.turn_away(record, &request.evidence, refusal).await,
+        Err(refusal) => return Box::pin(endpoint.turn_away(record, &request.evidence, refusal)).await,
     };
     let asked = EvidenceAsked {
         pool,
@@ -175,12 +175,11 @@ pub(super) async fn post(
     };
     let case = EvidenceCase::new(&endpoint, asked, Arc::clone(&answered), record.clone());
     let refusal = if is_rehearsal {
-        match case.rehearse(&awaited).await {
+        match Box::pin(case.rehearse(&awaited)).await {
             Ok(rehearsed) => {
                 endpoint.note_spend(is_endorsed, now);
-                return endpoint
-                    .answer_rehearsal(rehearsed.decided(request.evidence, &endpoint.delta_bases))
-                    .await;
+                let decided = rehearsed.decided(request.evidence, &endpoint.delta_bases);
+                return Box::pin(endpoint.answer_rehearsal(decided)).await;
             }
             Err(refusal) => refusal,
         }
@@ -199,7 +198,7 @@ pub(super) async fn post(
             Err(refusal) => refusal,
         }
     };
-    endpoint.turn_away(record, &request.evidence, refusal).await
+    Box::pin(endpoint.turn_away(record, &request.evidence, refusal)).await
 }
 
 /// Refuses what cannot be the answer, before the challenge is spent.

@@ -60,10 +60,10 @@ async fn file_of_ek_roots_stays_for_as_long_as_a_record_names_it() {
     for (at, roots) in [(40, "a"), (41, "b"), (150, "b"), (250, "c")] {
         process.blobs.put(&Blobs::name(roots.as_bytes()), roots.as_bytes()).unwrap();
         let mut record = Record::new(format!("{at:032x}"), Decision::Evidence, at, "peer".to_owned(), "worker".to_owned());
-        record.basis = Some(Basis {
+        record.basis = Some(Box::new(Basis {
             ek_roots: Some(Blobs::name(roots.as_bytes())),
             ..Basis::default()
-        });
+        }));
         process.journal.record(&record, Vec::new(), ()).await.unwrap().into_inner();
         if at != 40 {
             process.journal.checkpoint(at + 9).await.unwrap();
@@ -114,11 +114,11 @@ impl Process {
     async fn boot(&self, likenesses: &DeltaBases, at: u64, machine: u64) -> Likened {
         let likened = likenesses.liken(event_log(machine), true);
         let mut record = Record::new(format!("{at:032x}"), Decision::Evidence, at, "peer".to_owned(), "worker".to_owned());
-        record.basis = Some(Basis {
+        record.basis = Some(Box::new(Basis {
             event_log_sha256: Some(likened.sha256.clone()),
             event_log_difference: likened.difference.clone(),
             ..Basis::default()
-        });
+        }));
         let blobs = vec![likened.blob.clone()];
         self.journal.record(&record, blobs, ()).await.unwrap().into_inner();
         likened

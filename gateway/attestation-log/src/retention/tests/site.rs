@@ -144,10 +144,10 @@ impl Process {
             .iter()
             .map(|blob| (Blobs::name(blob.as_bytes()), blob.as_bytes().into()))
             .collect();
-        record.basis = Some(Basis {
+        record.basis = Some(Box::new(Basis {
             client_authorities: named.iter().map(|(name, _)| name.clone()).collect(),
             ..Basis::default()
-        });
+        }));
         self.journal.record(&record, named, ()).await.unwrap().into_inner();
     }
 

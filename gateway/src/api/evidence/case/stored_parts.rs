@@ -55,11 +55,11 @@ fn is_activated(challenge: &Challenge, evidence: &Evidence, begins_to_wait: bool
 }
 
 /// Returns the basis of a refusal of evidence that has proven nothing, or would help a reader of the log: digests only.
-pub(in super::super) fn by_digest(evidence: &Evidence) -> Basis {
-    Basis {
+pub(in super::super) fn by_digest(evidence: &Evidence) -> Box<Basis> {
+    Box::new(Basis {
         digests: Some(RequestDigests::from_evidence(evidence)),
         ..Basis::default()
-    }
+    })
 }
 
 /// Puts the evidence into the record without its secrets. Event logs are stored separately: once for all machines with the same log, or as

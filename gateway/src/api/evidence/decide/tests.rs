@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 use std::fs;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use attest::challenge::{Drawn, Subject};
@@ -122,7 +122,7 @@ impl Case {
             ek: None,
             listed: None,
             allowlisted: None,
-            claims: self.claims.clone(),
+            claims: Arc::new(self.claims.clone()),
             appraised: attest::appraise(self.claims.clone(), &self.pool.policy, now()),
             config: tickets::TicketConfig::default(),
             admitted: Ok(None),

@@ -140,7 +140,7 @@ pub async fn run(settings: ControllerSettings, clock: Clock, stop: impl Future<O
     let act = async || {
         let approve = async {
             match &approver {
-                Some(approver) => approver.run().await,
+                Some(approver) => Box::pin(approver.run()).await,
                 None => pending().await,
             }
         };
@@ -168,7 +168,7 @@ pub async fn run(settings: ControllerSettings, clock: Clock, stop: impl Future<O
         return Ok(());
     }
     let candidate = LeaseCandidate::new((cluster, clock), &settings.lease, &host, Timing::default()).map_err(|_| RunError::Random)?;
-    run_as_leader(candidate, &health.metrics, act, stop).await;
+    Box::pin(run_as_leader(candidate, &health.metrics, act, stop)).await;
     Ok(())
 }
 

@@ -104,7 +104,7 @@ impl Server {
     /// [`ServeError`].
     pub async fn bind(settings: Settings, clock: Clock) -> Result<Self, ServeError> {
         let metrics = Arc::new(Metrics::default());
-        let found = inspect(&settings, clock, &metrics).await?;
+        let found = Box::pin(inspect(&settings, clock, &metrics)).await?;
         attest_system::files::make_private_folder(&settings.state).map_err(|source| ServeError::State {
             path: settings.state.clone(),
             source,
@@ -132,7 +132,7 @@ impl Server {
     /// [`ServeError`].
     pub async fn bind_with(settings: Settings, clock: Clock, store: Arc<dyn Store>) -> Result<Self, ServeError> {
         let metrics = Arc::new(Metrics::default());
-        let found = inspect(&settings, clock, &metrics).await?;
+        let found = Box::pin(inspect(&settings, clock, &metrics)).await?;
         let hangup = Hangup::listen().map_err(ServeError::Signal)?;
         Self::assemble(settings, clock, store, metrics, (found, hangup)).await
     }

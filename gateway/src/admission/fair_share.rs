@@ -2,7 +2,7 @@
 //! network with most gives back, in it the smaller network, and in that the address ([`ClientSource::networks`]). It gives back what has waited
 //! longest for its peer.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,8 @@ struct Inner {
 struct FairShareState {
     limit: usize,
     next_id: u64,
-    /// All of them, by their networks.
+    parts: HashMap<u64, HeldShare>,
+    /// What all have, by their networks.
     all: ShareHolder,
 }
 
@@ -42,12 +43,13 @@ struct FairShareState {
 #[derive(Debug, Default)]
 struct ShareHolder {
     amount: usize,
+    /// Number of parts.
+    parts: usize,
     /// Number of parts that wait for their peer.
     waiting: usize,
     members: HashMap<Network, ShareHolder>,
     /// All members by what they have; the last one has most.
     by_amount: BTreeSet<(usize, Network)>,
-    parts: BTreeMap<u64, HeldShare>,
     /// The parts that wait for their peer, by since when.
     by_wait: BTreeSet<(Instant, u64)>,
 }
@@ -64,7 +66,6 @@ struct HeldShare {
 #[derive(Debug)]
 pub struct ShareGuard {
     shares: Shares,
-    source: ClientSource,
     id: u64,
     evicted: Arc<Notify>,
 }
@@ -81,6 +82,7 @@ impl Shares {
             state: Mutex::new(FairShareState {
                 limit,
                 next_id: 0,
+                parts: HashMap::new(),
                 all: ShareHolder::default(),
             }),
             waiting: Mutex::default(),
@@ -100,10 +102,10 @@ impl Shares {
             waiting_since: None,
             evicted: Arc::clone(&evicted),
         };
-        state.change(source, |holder| holder.parts.insert(id, part));
+        state.parts.insert(id, part);
+        state.all.change(&mut source.networks(), |holder| holder.parts += 1);
         ShareGuard {
             shares: self.clone(),
-            source,
             id,
             evicted,
         }
@@ -119,9 +121,8 @@ impl Shares {
     pub fn close(&self) {
         let mut state = self.lock();
         state.limit = 0;
-        let mut all = Vec::new();
-        state.all.list(&mut all);
-        all.into_iter().for_each(|(source, id)| state.evict(source, id));
+        let all: Vec<u64> = state.parts.keys().copied().collect();
+        all.into_iter().for_each(|id| state.evict(id));
     }
 
     /// Takes until there is room: again when something was given back, and when others have waited for their peers for longer. Sources take turns.
@@ -181,24 +182,22 @@ impl ShareGuard {
     pub fn grow_leaving(&self, amount: usize, left: usize, now: Instant) -> Result<(), NoRoom> {
         let mut state = self.shares.lock();
         // Whoever takes something is not waiting at the moment.
-        if !state.set_waiting(self.source, self.id, None) {
-            return Err(NoRoom);
-        }
+        let source = state.set_waiting(self.id, None).ok_or(NoRoom)?;
         while state.all.amount.saturating_add(amount).saturating_add(left) > state.limit {
-            let (source, id) = state.victim(self.source, amount, now).ok_or(NoRoom)?;
-            state.evict(source, id);
+            let victim = state.all.victim(&mut source.networks(), amount, now).ok_or(NoRoom)?;
+            state.evict(victim);
         }
-        state.add(self.source, self.id, amount)
+        state.add(self.id, amount)
     }
 
     /// Marks the share as waiting for its peer since `since`: others may take its place.
     pub fn waits(&self, since: Instant) {
-        self.shares.lock().set_waiting(self.source, self.id, Some(since));
+        self.shares.lock().set_waiting(self.id, Some(since));
     }
 
     /// Marks the share as one that the gateway works for: others cannot take its place.
     pub fn works(&self) {
-        self.shares.lock().set_waiting(self.source, self.id, None);
+        self.shares.lock().set_waiting(self.id, None);
     }
 
     /// Completes when another has taken its place.
@@ -209,7 +208,7 @@ impl ShareGuard {
 
 impl Drop for ShareGuard {
     fn drop(&mut self) {
-        let part = self.shares.lock().remove(self.source, self.id);
+        let part = self.shares.lock().remove(self.id);
         if part.is_some_and(|part| part.amount > 0) {
             self.shares.wake_next();
         }
@@ -217,96 +216,87 @@ impl Drop for ShareGuard {
 }
 
 impl FairShareState {
-    /// Changes what a source has, and with it what its networks have.
-    fn change<T>(&mut self, source: ClientSource, change: impl FnOnce(&mut ShareHolder) -> Option<T>) -> Option<T> {
-        self.all.change(&mut source.networks(), change)
-    }
-
-    fn victim(&self, asking: ClientSource, amount: usize, now: Instant) -> Option<(ClientSource, u64)> {
-        self.all.victim(&mut asking.networks(), amount, now)
-    }
-
-    fn evict(&mut self, source: ClientSource, id: u64) {
-        if let Some(part) = self.remove(source, id) {
+    fn evict(&mut self, id: u64) {
+        if let Some(part) = self.remove(id) {
             part.evicted.notify_one();
         }
     }
 
-    /// Sets since when a share waits. Returns whether it still exists: an evicted one has nothing that others could take.
-    fn set_waiting(&mut self, source: ClientSource, id: u64, since: Option<Instant>) -> bool {
-        let set = self.change(source, |holder| {
-            let part = holder.parts.get_mut(&id)?;
-            if let Some(before) = std::mem::replace(&mut part.waiting_since, since) {
+    /// Sets since when a share waits. Returns its source if it still exists: an evicted one has nothing that others could take.
+    fn set_waiting(&mut self, id: u64, since: Option<Instant>) -> Option<ClientSource> {
+        let part = self.parts.get_mut(&id)?;
+        let before = std::mem::replace(&mut part.waiting_since, since);
+        self.all.change(&mut part.source.networks(), |holder| {
+            if let Some(before) = before {
                 holder.by_wait.remove(&(before, id));
             }
             holder.by_wait.extend(since.map(|since| (since, id)));
-            Some(())
         });
-        set.is_some()
+        Some(part.source)
     }
 
-    fn add(&mut self, source: ClientSource, id: u64, amount: usize) -> Result<(), NoRoom> {
-        let added = self.change(source, |holder| {
-            let part = holder.parts.get_mut(&id)?;
-            part.amount = part.amount.saturating_add(amount);
+    fn add(&mut self, id: u64, amount: usize) -> Result<(), NoRoom> {
+        let part = self.parts.get_mut(&id).ok_or(NoRoom)?;
+        part.amount = part.amount.saturating_add(amount);
+        self.all.change(&mut part.source.networks(), |holder| {
             holder.amount = holder.amount.saturating_add(amount);
-            Some(())
         });
-        added.ok_or(NoRoom)
+        Ok(())
     }
 
-    fn remove(&mut self, source: ClientSource, id: u64) -> Option<HeldShare> {
-        self.change(source, |holder| {
-            let part = holder.parts.remove(&id)?;
+    fn remove(&mut self, id: u64) -> Option<HeldShare> {
+        let part = self.parts.remove(&id)?;
+        self.all.change(&mut part.source.networks(), |holder| {
             if let Some(since) = part.waiting_since {
                 holder.by_wait.remove(&(since, id));
             }
+            holder.parts -= 1;
             holder.amount = holder.amount.saturating_sub(part.amount);
-            Some(part)
-        })
+        });
+        Some(part)
     }
 }
 
 impl ShareHolder {
-    /// Changes the one at the end of these networks. A network that has nothing left is forgotten.
-    fn change<T>(&mut self, networks: &mut impl Iterator<Item = Network>, change: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+    /// Changes the one at the end of these networks, and with it what the networks have. A network that has nothing left is forgotten.
+    fn change(&mut self, networks: &mut impl Iterator<Item = Network>, change: impl FnOnce(&mut Self)) {
         let Some(network) = networks.next() else {
-            let changed = change(self);
+            change(self);
             self.waiting = self.by_wait.len();
-            return changed;
+            return;
         };
         let member = self.members.entry(network).or_default();
-        let (amount, waiting) = (member.amount, member.waiting);
-        let changed = member.change(networks, change);
+        let (amount, parts, waiting) = (member.amount, member.parts, member.waiting);
+        member.change(networks, change);
         self.amount = (self.amount - amount).saturating_add(member.amount);
+        self.parts = self.parts - parts + member.parts;
         self.waiting = self.waiting - waiting + member.waiting;
         self.by_amount.remove(&(amount, network));
-        if member.parts.is_empty() && member.members.is_empty() {
+        if member.parts == 0 {
             self.members.remove(&network);
         } else {
             self.by_amount.insert((member.amount, network));
         }
-        changed
     }
 
     /// Returns the part to give back: of the members that can give, that with most; of an address, the part that has waited longest. It
     /// gives back only after [`GRACE`] or [`EQUALS_GRACE`], unless its network has more than the asking one will have. A network that has
     /// less never gives back.
-    fn victim(&self, asking: &mut impl Iterator<Item = Network>, amount: usize, now: Instant) -> Option<(ClientSource, u64)> {
+    fn victim(&self, asking: &mut impl Iterator<Item = Network>, amount: usize, now: Instant) -> Option<u64> {
         let Some(own) = asking.next() else {
-            let (since, source, id) = self.oldest()?;
-            return (now.saturating_duration_since(since) >= GRACE).then_some((source, id));
+            let (since, id) = self.by_wait.first()?;
+            return (now.saturating_duration_since(*since) >= GRACE).then_some(*id);
         };
         let (has, network) = self.gives_first()?;
         let most = self.members.get(network)?;
         if *network == own {
             return most.victim(asking, amount, now);
         }
-        let (since, source, id) = most.oldest_of_most()?;
+        let (since, id) = most.oldest_of_most()?;
         let will_have = self.members.get(&own).map_or(0, |holder| holder.amount).saturating_add(amount);
         let waited = now.saturating_duration_since(since);
         let fair = will_have < *has || (will_have == *has && waited >= EQUALS_GRACE);
-        fair.then_some((source, id))
+        fair.then_some(id)
     }
 
     /// Returns the member with most, of those that have something to give.
@@ -316,22 +306,11 @@ impl ShareHolder {
     }
 
     /// Returns the part that this holder gives back, in the same order at every level.
-    fn oldest_of_most(&self) -> Option<(Instant, ClientSource, u64)> {
+    fn oldest_of_most(&self) -> Option<(Instant, u64)> {
         match self.gives_first() {
             Some((_, network)) => self.members.get(network)?.oldest_of_most(),
-            None => self.oldest(),
+            None => self.by_wait.first().copied(),
         }
-    }
-
-    fn oldest(&self) -> Option<(Instant, ClientSource, u64)> {
-        let (since, id) = self.by_wait.first()?;
-        Some((*since, self.parts.get(id)?.source, *id))
-    }
-
-    /// Appends the source and the id of every part to `all`.
-    fn list(&self, all: &mut Vec<(ClientSource, u64)>) {
-        all.extend(self.parts.iter().map(|(id, part)| (part.source, *id)));
-        self.members.values().for_each(|member| member.list(all));
     }
 }
 

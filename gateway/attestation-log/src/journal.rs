@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
-use writer::{Append, JournalWork, JournalWriter, UncheckedLines, WriteTime};
+use writer::{Append, JournalWork, JournalWriter, UncheckedLines};
 
 use super::blobs::Blobs;
 use super::chain::Point;
@@ -233,7 +233,7 @@ impl Journal {
     #[must_use]
     pub fn with_store(self, store: StoreLink) -> Self {
         // Before anything is written: whoever writes it ends after this.
-        let _ = self.work.try_send(JournalWork::Stand(Arc::clone(&store.sync)));
+        let _ = self.work.try_send(JournalWork::Stand(store.clone()));
         Self {
             store: Some(store),
             ..self
@@ -254,7 +254,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: it continues in the file that was moved, and has to be called again.
     pub async fn reopen(&self, at: u64) -> Result<bool, JournalError> {
-        let reopened = self.ask(|done| JournalWork::Reopen(self.moment(at), done)).await;
+        let reopened = self.ask(|done| JournalWork::Reopen(at, done)).await;
         self.observe();
         reopened
     }
@@ -272,7 +272,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: the checkpoint is still due.
     pub async fn checkpoint(&self, at: u64) -> Result<(), JournalError> {
-        self.ask(|done| JournalWork::Checkpoint(self.moment(at), done)).await
+        self.ask(|done| JournalWork::Checkpoint(at, done)).await
     }
 
     /// Records durably, with a checkpoint, that a segment is removed; only then may it be removed.
@@ -328,11 +328,6 @@ impl Journal {
 
     fn position(&self) -> Option<StorePosition> {
         (self.store.as_ref()?.position)()
-    }
-
-    fn moment(&self, at: u64) -> WriteTime {
-        let store = self.position();
-        WriteTime { at, store }
     }
 
     /// Returns whether the file that is written did not have the log's name at the last check: there is one at each write and each

@@ -8,13 +8,12 @@ use super::store_position::StorePosition;
 /// An error of the store.
 pub type StoreFailure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Makes durable what decisions have used up.
-pub(super) type SyncStore = Arc<dyn Fn() -> Result<(), StoreFailure> + Send + Sync>;
-
 /// Functions by which a journal uses the store.
+#[derive(Clone)]
 pub struct StoreLink {
-    pub(super) position: Box<dyn Fn() -> Option<StorePosition> + Send + Sync>,
-    pub(super) sync: SyncStore,
+    pub(super) position: Arc<dyn Fn() -> Option<StorePosition> + Send + Sync>,
+    /// Makes durable what decisions have used up.
+    pub(super) sync: Arc<dyn Fn() -> Result<(), StoreFailure> + Send + Sync>,
 }
 
 impl StoreLink {
@@ -26,7 +25,7 @@ impl StoreLink {
         sync: impl Fn() -> Result<(), StoreFailure> + Send + Sync + 'static,
     ) -> Self {
         Self {
-            position: Box::new(position),
+            position: Arc::new(position),
             sync: Arc::new(sync),
         }
     }

@@ -8,13 +8,29 @@ use super::*;
 use crate::Blobs;
 
 fn open(folder: &Path) -> Result<(Journal, u64), JournalError> {
+    open_observed(folder, Arc::new(()))
+}
+
+fn open_observed(folder: &Path, observer: Arc<dyn Observer>) -> Result<(Journal, u64), JournalError> {
     Journal::open(
         &folder.join("attestation.jsonl"),
         signer(folder),
         SegmentLimits::NEVER,
         Blobs::open(&folder.join("evidence")).unwrap(),
-        Arc::new(()),
+        observer,
     )
+}
+
+/// Counts fsyncs.
+#[derive(Debug, Default)]
+struct Fsyncs(AtomicU64);
+
+impl Observer for Fsyncs {
+    fn log_state(&self, _: LogState) {}
+
+    fn log_synced(&self, _: Duration) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 fn signer(folder: &Path) -> CheckpointSigner {
@@ -45,6 +61,53 @@ async fn line_is_written_when_record_returns() {
         let outcome = journal.record(&record("d"), Vec::new(), count).await.unwrap().into_inner();
         assert_eq!((outcome, fs::read_to_string(&log).unwrap().lines().count()), (count, count));
     }
+}
+
+#[tokio::test]
+async fn checkpoint_shares_the_fsync_of_its_records() {
+    let (folder, fsyncs) = (tempfile::tempdir().unwrap(), Arc::<Fsyncs>::default());
+    let (journal, _) = open_observed(folder.path(), Arc::<Fsyncs>::clone(&fsyncs)).unwrap();
+    let (begin, has_begun) = mpsc::channel();
+    let (gate, opened) = mpsc::channel::<()>();
+    let (opened, syncs) = (Mutex::new(opened), Arc::<AtomicU64>::default());
+    let position = {
+        let syncs = Arc::clone(&syncs);
+        move || {
+            let (id, mark) = ("5".repeat(32), syncs.load(Ordering::Relaxed));
+            Some(StorePosition { id, mark, wrote: None })
+        }
+    };
+    let sync = move || {
+        let _ = begin.send(());
+        // Until both others wait.
+        let _ = opened.try_lock().unwrap().recv();
+        syncs.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    let journal = journal.with_store(StoreLink::new(position, sync));
+    let [first, second] = ["a", "b"].map(record);
+    let (first, second, checkpoint, ()) = tokio::join!(
+        journal.record(&first, Vec::new(), ()),
+        async {
+            has_begun.recv().unwrap();
+            journal.record(&second, Vec::new(), ()).await
+        },
+        journal.checkpoint(1),
+        async { drop(gate) },
+    );
+    assert!(first.is_ok() && second.is_ok() && checkpoint.is_ok());
+    assert_eq!(fsyncs.0.load(Ordering::Relaxed), 2);
+    let log = fs::read_to_string(folder.path().join("attestation.jsonl")).unwrap();
+    let marks: Vec<_> = log
+        .lines()
+        .filter_map(|line| line.split("\"mark\":").nth(1)?.chars().next())
+        .collect();
+    assert_eq!(
+        marks,
+        ['0', '0', '1'],
+        "a checkpoint has the position of the time when it is signed"
+    );
+    assert!(log.ends_with('\n') && log.lines().last().unwrap().contains("\"count\":2"), "{log}");
 }
 
 #[test]
@@ -173,7 +236,7 @@ fn rejects_a_line_that_cannot_be_synced() {
         blobs: Vec::new(),
         done,
     };
-    assert!(writer.write(&[append]).is_err());
+    assert!(writer.write(&[append], None).is_err());
 }
 
 #[tokio::test]

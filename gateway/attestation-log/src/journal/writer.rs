@@ -13,8 +13,7 @@ use super::super::log_file::LockedLog;
 use super::super::record::ChainedLine;
 use super::super::segments::{Aside, SegmentLimits};
 use super::super::signer::CheckpointSigner;
-use super::super::store_link::SyncStore;
-use super::super::store_position::StorePosition;
+use super::super::store_link::StoreLink;
 use super::super::writer_lock::WriterLock;
 use super::group_commit::GroupCommit;
 use super::{LargeParts, Observer};
@@ -22,23 +21,18 @@ use super::{LargeParts, Observer};
 /// Most records that share one fsync.
 const BATCH_LIMIT: usize = 512;
 
-/// Work for the writer, done in the order of its arrival.
+/// Work for the writer, done in the order of its arrival; times are in seconds since 1970.
 pub(super) enum JournalWork {
     /// Sets the store that decisions depend on.
-    Stand(SyncStore),
+    Stand(StoreLink),
     /// Turns on group commit.
     Wait(GroupCommit),
     Append(Append),
-    Reopen(WriteTime, oneshot::Sender<Result<bool, JournalError>>),
+    Reopen(u64, oneshot::Sender<Result<bool, JournalError>>),
     BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
-    Checkpoint(WriteTime, oneshot::Sender<Result<(), JournalError>>),
+    /// Signs the records that came with it, too: they share an fsync.
+    Checkpoint(u64, oneshot::Sender<Result<(), JournalError>>),
     Probe(oneshot::Sender<bool>),
-}
-
-/// Time and store position for a line that the journal writes by itself.
-pub(super) struct WriteTime {
-    pub(super) at: u64,
-    pub(super) store: Option<StorePosition>,
 }
 
 pub(super) struct Append {
@@ -72,7 +66,7 @@ pub(super) struct JournalWriter {
     pub(super) chain: ChainProgress,
     pub(super) evidence: Blobs,
     /// Makes durable what the next lines depend on.
-    pub(super) store: Option<SyncStore>,
+    pub(super) store: Option<StoreLink>,
     pub(super) group_commit: Option<GroupCommit>,
     pub(super) signer: CheckpointSigner,
     pub(super) unsigned: Arc<UncheckedLines>,
@@ -96,27 +90,22 @@ impl JournalWriter {
             if let Some(company) = &mut self.group_commit {
                 company.gather(&mut here, work, BATCH_LIMIT);
             }
-            let mut batch = Vec::new();
+            let (mut batch, mut checkpoints) = (Vec::new(), Vec::new());
             for work in here {
                 match work {
                     JournalWork::Stand(store) => self.store = Some(store),
                     JournalWork::Wait(company) => self.group_commit = Some(company),
                     JournalWork::Append(append) => batch.push(append),
                     // What was asked for before stands in the file that was there before.
-                    JournalWork::Reopen(moment, done) => {
-                        self.append(std::mem::take(&mut batch));
-                        drop(done.send(self.reopen(&moment)));
+                    JournalWork::Reopen(at, done) => {
+                        self.append(std::mem::take(&mut batch), None);
+                        drop(done.send(self.reopen(at)));
                     }
                     JournalWork::BeginAnew(after, done) => {
-                        self.append(std::mem::take(&mut batch));
+                        self.append(std::mem::take(&mut batch), None);
                         drop(done.send(self.begin_chain(after)));
                     }
-                    JournalWork::Checkpoint(moment, done) => {
-                        self.append(std::mem::take(&mut batch));
-                        let signed = self.checkpoint_if_due(&moment);
-                        self.close_if_due(&moment);
-                        drop(done.send(signed));
-                    }
+                    JournalWork::Checkpoint(at, done) => checkpoints.push((at, done)),
                     JournalWork::Probe(done) => {
                         self.check_moved();
                         let synced = self.sync_store();
@@ -127,16 +116,22 @@ impl JournalWriter {
                     }
                 }
             }
-            self.append(batch);
+            self.append(batch, checkpoints.first().map(|(at, _)| *at));
+            for (at, done) in checkpoints {
+                let signed = self.checkpoint_if_due(at);
+                self.close_if_due(at);
+                drop(done.send(signed));
+            }
         }
     }
 
-    fn append(&mut self, batch: Vec<Append>) {
+    /// Writes the records, and a checkpoint at this time after them.
+    fn append(&mut self, batch: Vec<Append>, checkpoint: Option<u64>) {
         if batch.is_empty() {
             return;
         }
         let begun = Instant::now();
-        let result = self.write(&batch);
+        let result = self.write(&batch, checkpoint);
         if let Some(company) = &mut self.group_commit {
             company.have_written(begun);
         }
@@ -150,19 +145,19 @@ impl JournalWriter {
         }
     }
 
-    fn reopen(&mut self, moment: &WriteTime) -> Result<bool, JournalError> {
+    fn reopen(&mut self, at: u64) -> Result<bool, JournalError> {
         let signed = |result: Result<(), JournalError>| {
             if let Err(error) = result {
                 tracing::error!(%error, "cannot write a checkpoint to the attestation log");
             }
         };
         if self.log.is_moved() {
-            signed(self.checkpoint_if_due(moment));
+            signed(self.checkpoint_if_due(at));
         }
         let reopened = self.log.reopen();
         self.check_moved();
         if matches!(reopened, Ok(true)) {
-            signed(self.checkpoint(moment));
+            signed(self.checkpoint(at));
         }
         reopened
     }
@@ -175,27 +170,27 @@ impl JournalWriter {
         Ok(())
     }
 
-    fn checkpoint_if_due(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
+    fn checkpoint_if_due(&mut self, at: u64) -> Result<(), JournalError> {
         if !self.chain.is_signed() {
-            return self.checkpoint(moment);
+            return self.checkpoint(at);
         }
         Ok(())
     }
 
     /// Closes the segment if it is large or old enough. It ends with a checkpoint, and the next one begins with one.
-    fn close_if_due(&mut self, moment: &WriteTime) {
-        if let Err(error) = self.try_closing(moment) {
+    fn close_if_due(&mut self, at: u64) {
+        if let Err(error) = self.try_closing(at) {
             tracing::error!(%error, "cannot close the segment of the attestation log; continuing in the same file");
         }
         self.check_moved();
     }
 
-    fn try_closing(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
-        let due = self.log.to_be_closed(self.limits, moment.at).map_err(log_error)?;
+    fn try_closing(&mut self, at: u64) -> Result<(), JournalError> {
+        let due = self.log.to_be_closed(self.limits, at).map_err(log_error)?;
         let Some(first) = due.filter(|_| self.chain.is_signed()) else {
             return Ok(());
         };
-        let (chain, line) = self.next_checkpoint(moment)?;
+        let (chain, line) = self.next_checkpoint(&self.chain, at)?;
         self.sync_store()?;
         if self.log.close(&first, &line)? {
             self.is_signed(chain, &line);
@@ -208,33 +203,33 @@ impl JournalWriter {
         Ok(())
     }
 
-    fn checkpoint(&mut self, moment: &WriteTime) -> Result<(), JournalError> {
-        let (chain, line) = self.next_checkpoint(moment)?;
+    fn checkpoint(&mut self, at: u64) -> Result<(), JournalError> {
+        let (chain, line) = self.next_checkpoint(&self.chain, at)?;
         self.put(&line)?;
-        if let Some(UncoveredLines { first, last }) = self.chain.found() {
-            tracing::warn!(
-                "lines {first} to {last} of the attestation log had no checkpoint at the start: the gateway was killed, or another program wrote them"
-            );
-        }
         self.is_signed(chain, &line);
         Ok(())
     }
 
-    /// Returns a checkpoint as the chain's next line, and the chain with it.
-    fn next_checkpoint(&self, WriteTime { at, store }: &WriteTime) -> Result<(ChainProgress, Vec<u8>), JournalError> {
-        let (chain, count, head) = self.chain.head();
-        let record = self.signer.sign(chain, count, head, *at, self.chain.found())?;
+    /// Returns a checkpoint as this chain's next line, and the chain with it.
+    fn next_checkpoint(&self, chain: &ChainProgress, at: u64) -> Result<(ChainProgress, Vec<u8>), JournalError> {
+        let (id, count, head) = chain.head();
+        let record = self.signer.sign(id, count, head, at, chain.found())?;
         let record = serde_json::to_vec(&ChainedLine {
             record: &record,
-            store: store.clone(),
+            store: self.store.as_ref().and_then(|store| (store.position)()),
         })?;
-        let mut chain = self.chain.clone();
+        let mut chain = chain.clone();
         let line = chain.link_checkpoint(&record)?;
         Ok((chain, line))
     }
 
     /// Notes that the chain is durable up to this checkpoint.
     fn is_signed(&mut self, chain: ChainProgress, line: &[u8]) {
+        if let Some(UncoveredLines { first, last }) = self.chain.found() {
+            tracing::warn!(
+                "lines {first} to {last} of the attestation log had no checkpoint at the start: the gateway was killed, or another program wrote them"
+            );
+        }
         self.chain = chain;
         self.is_durable();
         self.unsigned.lines.store(0, Ordering::Relaxed);
@@ -246,7 +241,7 @@ impl JournalWriter {
     /// Makes the store's changes durable that the next lines depend on. So a line that is read after a crash never reports anything that
     /// the store has lost.
     fn sync_store(&self) -> Result<(), JournalError> {
-        let synced = self.store.as_ref().map_or(Ok(()), |sync| sync());
+        let synced = self.store.as_ref().map_or(Ok(()), |store| (store.sync)());
         synced.map_err(JournalError::Store)
     }
 
@@ -285,7 +280,8 @@ impl JournalWriter {
         self.moved.store(self.log.is_moved(), Ordering::Relaxed);
     }
 
-    pub(super) fn write(&mut self, batch: &[Append]) -> Result<(), JournalError> {
+    /// Writes the records, and a checkpoint of them at this time, if it can be signed.
+    pub(super) fn write(&mut self, batch: &[Append], checkpoint: Option<u64>) -> Result<(), JournalError> {
         // From what a record refers to, to its line, nobody may remove that.
         let evidence = self.evidence.clone();
         let mut writing = evidence.writing();
@@ -298,8 +294,14 @@ impl JournalWriter {
         for append in batch {
             lines.extend(chain.link(&append.record)?);
         }
+        let signed = checkpoint.and_then(|at| self.next_checkpoint(&chain, at).ok());
+        lines.extend(signed.iter().flat_map(|(_, line)| line));
         self.put(&lines)?;
         drop(writing);
+        if let Some((chain, line)) = signed {
+            self.is_signed(chain, &line);
+            return Ok(());
+        }
         self.chain = chain;
         self.is_durable();
         let new = u64::try_from(batch.len()).unwrap_or(u64::MAX);

@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 
 /// Longest wait of the first record. A boot has two records.
 const LONGEST: Duration = Duration::from_millis(200);
-/// Least number of requests still to come for which records wait, and least number of records that must have come lately. Lately is within
-/// [`LONGEST`]. So clients that open connections and do not go on, or ask for answers without a record, delay no record.
+/// Least number of requests still to come for which records wait, and least number of records that must have come lately. So clients that
+/// open connections and do not go on, or ask for answers without a record, delay no record.
 const FEW: usize = 16;
+/// Time in which they must have come. In a storm, handshakes take turns with records, and keep the processor for longer than [`LONGEST`].
+const LATELY: Duration = Duration::from_millis(500);
 /// Pause between two checks. A thread that waits is not woken up by each record.
 const STEP: Duration = Duration::from_millis(10);
 /// Pause after a write, in multiples of its duration.
@@ -80,9 +82,9 @@ impl GroupCommit {
     }
 
     fn is_worth_it(&self, here: usize, begun: Instant, now: Instant) -> bool {
-        let within = |since: Instant| now.saturating_duration_since(since) < LONGEST;
-        let many_come = self.lately.len() == FEW && self.lately.front().copied().is_some_and(within);
-        many_come && within(begun) && (self.under_way)().saturating_sub(here) >= FEW
+        let age = |since: Instant| now.saturating_duration_since(since);
+        let many_come = self.lately.len() == FEW && self.lately.front().is_some_and(|first| age(*first) < LATELY);
+        many_come && age(begun) < LONGEST && (self.under_way)().saturating_sub(here) >= FEW
     }
 
     /// Notes that a write that began then has ended.
@@ -135,6 +137,12 @@ mod tests {
         let long = LONGEST - Duration::from_millis(1);
         assert!(is_worth_it(10_000, FEW, Duration::ZERO, long));
         assert!(!is_worth_it(10_000, FEW - 1, Duration::ZERO, long));
+        // They may have come before this wait began, if not long before.
+        let (mut company, now) = (GroupCommit::new(|| 10_000), Instant::now());
+        company.have_come(FEW, now);
+        for (ago, worth) in [(LONGEST, true), (LATELY - Duration::from_millis(1), true), (LATELY, false)] {
+            assert_eq!(company.is_worth_it(1, now + ago, now + ago), worth, "{ago:?}");
+        }
         // Those of a minute ago.
         let mut company = GroupCommit::new(|| 10_000);
         let now = Instant::now();

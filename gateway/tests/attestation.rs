@@ -69,9 +69,10 @@ async fn attestation_earns_a_ticket_for_the_full_config() {
     assert_eq!(code(|record| record["basis"]["allowlisted"] = json!(false)), "ek-not-endorsed");
     assert_eq!(code(|record| record["basis"]["server_keys"] = json!([])), "quote-extra-data");
     assert_eq!(
-        code(|record| record["basis"]["evidence"]["tpm"]["pcrs"]["0"] = json!("ab".repeat(32))),
+        code(|record| record["claims"]["tpm"]["pcrs"]["0"] = json!("ab".repeat(32))),
         "quote-pcr-digest"
     );
+    assert_eq!(code(|record| record["claims"] = Value::Null), "pcr-missing");
     assert_eq!(
         code(|record| record["basis"]["policy"]["tpm"]["pcrs"]["0"] = json!({ "any_of": ["ab".repeat(32)] })),
         "pcr-mismatch"

@@ -404,7 +404,7 @@ fn audit_replays_decisions_and_detects_altered_records() {
         let error = format!("{error:#}");
         assert!(error.contains("exit status: 1") && error.contains("DIFFERENT"), "{error}");
     };
-    let pcr_0 = |record: &mut serde_json::Value| record["basis"]["evidence"]["tpm"]["pcrs"]["0"] = "00".repeat(32).into();
+    let pcr_0 = |record: &mut serde_json::Value| record["claims"]["tpm"]["pcrs"]["0"] = "00".repeat(32).into();
     found(&pcr_0, "trusted");
     found(&|record| record["basis"]["challenge"]["pool"] = "master".into(), "trusted");
     found(&|record| record["basis"]["ek_roots"] = serde_json::Value::Null, "trusted");

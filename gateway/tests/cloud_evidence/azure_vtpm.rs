@@ -47,6 +47,12 @@ async fn a_listed_vm_attests_by_its_vtpm_alone() {
     altered = record.clone();
     altered["basis"]["server_keys"] = json!(["ab".repeat(32)]);
     assert_eq!(site::replay_code(&gateway, &altered), "quote-extra-data");
+    altered = record.clone();
+    assert_eq!(record["basis"]["evidence"]["azure_vtpm"]["pcrs"], json!({}), "the claims have them");
+    altered["claims"]["azure_vtpm"]["pcrs"]["0"] = json!("ab".repeat(32));
+    assert_eq!(site::replay_code(&gateway, &altered), "quote-pcr-digest");
+    altered["claims"]["azure_vtpm"]["pcrs"] = json!({});
+    assert_eq!(site::replay_code(&gateway, &altered), "pcr-missing");
     // Its own vTPM stands for the machine: whoever comes with it is the machine.
     let answer = Machine::another().attest(&gateway, &VTPM).await;
     site::trusted(&gateway, &answer, ALONE, &VTPM);

@@ -3,6 +3,7 @@
 mod anchors;
 pub mod simulation;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use attest::protocol::{Blob, HexDigest};
@@ -17,7 +18,7 @@ use attest_certificates::kubelet::{
 };
 use attest_log::{Basis, BlobError, Blobs, DeltaError, Entry, LogDifference, Record, event_log};
 use rustls_pki_types::CertificateDer;
-use serde::de::IgnoredAny;
+use serde::Deserialize;
 
 /// Reason why a line cannot be replayed, or the refusal in which the replay ends.
 #[derive(Debug, thiserror::Error)]
@@ -66,8 +67,20 @@ pub enum ReplayError {
     Reject(#[from] Reject),
 }
 
+/// The values of PCRs in recorded claims. The evidence beside them has none then.
+#[derive(Debug, Default, Deserialize)]
+struct RecordedClaims {
+    tpm: Option<RecordedPcrs>,
+    azure_vtpm: Option<RecordedPcrs>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RecordedPcrs {
+    pcrs: BTreeMap<u8, HexDigest>,
+}
+
 /// Reads a decision and what it was made from.
-fn decision(line: &str) -> Result<(Record<IgnoredAny>, Basis), ReplayError> {
+fn decision(line: &str) -> Result<(Record<RecordedClaims>, Basis), ReplayError> {
     match Entry::read(line.as_bytes())? {
         Entry::Decision(mut record) => {
             let basis = record.basis.take().ok_or(ReplayError::Missing("basis"))?;
@@ -145,11 +158,22 @@ pub struct ReplayedVerification {
 /// # Errors
 /// Like [`replay`].
 pub fn verify(line: &str, blobs: &Blobs) -> Result<ReplayedVerification, ReplayError> {
-    let (Record { at, .. }, basis) = decision(line)?;
+    let (Record { at, claims, .. }, basis) = decision(line)?;
     let challenge = &basis.challenge.ok_or(ReplayError::Missing("challenge"))?;
     let policy = basis.policy.ok_or(ReplayError::Missing("policy"))?;
     let policy = with_reference_sets(policy, blobs)?;
     let mut evidence = basis.evidence.ok_or(ReplayError::Missing("evidence"))?;
+    let RecordedClaims { tpm, azure_vtpm } = claims.unwrap_or_default();
+    if let (Some(shown), Some(recorded)) = (&mut evidence.tpm, tpm)
+        && shown.pcrs.is_empty()
+    {
+        shown.pcrs = recorded.pcrs;
+    }
+    if let (Some(shown), Some(recorded)) = (&mut evidence.azure_vtpm, azure_vtpm)
+        && shown.pcrs.is_empty()
+    {
+        shown.pcrs = recorded.pcrs;
+    }
     let log = |sha256: &Option<String>, difference: &Option<LogDifference>| {
         let content = sha256.as_ref().map(|sha256| event_log(blobs, sha256, difference.as_ref()));
         content.transpose().map(|content| content.map(Blob))

@@ -1,7 +1,7 @@
 //! Selects the parts of evidence that are kept with a decision about it.
 
-use attest::Challenge;
 use attest::protocol::Evidence;
+use attest::{Challenge, Claims, Kind};
 use attest_log::{Basis, DeltaBases, LargeParts, Likened, RequestDigests, Verdict};
 
 use super::{DecidedCase, DecisionBasis};
@@ -9,7 +9,7 @@ use crate::api::decisions::Decided;
 
 impl<T> DecidedCase<T> {
     /// Returns the decision with those of its inputs that may be kept.
-    pub(in super::super) fn decided(self, evidence: Evidence, likenesses: &DeltaBases) -> Decided<T> {
+    pub(in super::super) fn decided(self, mut evidence: Evidence, likenesses: &DeltaBases) -> Decided<T> {
         let Self {
             mut record,
             spent,
@@ -32,6 +32,9 @@ impl<T> DecidedCase<T> {
             basis.challenge = Some(spent.into_challenge());
             kept = anchors.into_large_parts();
             let is_trusted = record.verdict == Verdict::Trusted;
+            if let Some(claims) = &record.claims {
+                leave_out_proven_pcrs(&mut evidence, claims);
+            }
             kept.extend(keep_evidence(evidence, &mut basis, likenesses, is_trusted));
         } else {
             basis = by_digest(&evidence);
@@ -60,6 +63,20 @@ pub(in super::super) fn by_digest(evidence: &Evidence) -> Box<Basis> {
         digests: Some(RequestDigests::from_evidence(evidence)),
         ..Basis::default()
     })
+}
+
+/// Removes the values of PCRs that the claims, in the same record, have.
+fn leave_out_proven_pcrs(evidence: &mut Evidence, claims: &Claims) {
+    for (kind, quoted) in claims.quotes() {
+        let shown = match kind {
+            Kind::Tpm => evidence.tpm.as_mut().map(|tpm| &mut tpm.pcrs),
+            Kind::AzureVtpm => evidence.azure_vtpm.as_mut().map(|vtpm| &mut vtpm.pcrs),
+            _ => None,
+        };
+        if let Some(shown) = shown.filter(|shown| *shown == quoted.pcrs) {
+            shown.clear();
+        }
+    }
 }
 
 /// Puts the evidence into the record without its secrets. Event logs are stored separately: once for all machines with the same log, or as

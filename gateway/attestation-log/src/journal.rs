@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
 pub use writer::Durable;
-use writer::{Append, JournalWork, JournalWriter, UncheckedLines};
+use writer::{Append, CheckpointRequest, JournalWork, JournalWriter, UncheckedLines};
 
 use super::blobs::Blobs;
 use super::chain::Point;
@@ -272,7 +272,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`]: the checkpoint is still due.
     pub async fn checkpoint(&self, at: u64) -> Result<(), JournalError> {
-        self.ask(|done| JournalWork::Checkpoint(at, done)).await
+        self.ask(|done| JournalWork::Checkpoint(CheckpointRequest { at, done })).await
     }
 
     /// Records durably, with a checkpoint, that a segment is removed; only then may it be removed.
@@ -376,7 +376,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub async fn record_event_with(&self, event: &LogEvent, blobs: LargeParts) -> Result<(), JournalError> {
-        self.append(self.line(event)?, blobs).await?;
+        self.append(event.at, self.line(event)?, blobs).await?;
         show_event(event);
         Ok(())
     }
@@ -400,7 +400,7 @@ impl Journal {
         blobs: LargeParts,
         outcome: T,
     ) -> Result<Recorded<T>, JournalError> {
-        self.append(line, blobs).await?;
+        self.append(record.at, line, blobs).await?;
         show(record);
         let line = Some(record.id.clone());
         Ok(Recorded { outcome, line })
@@ -411,7 +411,7 @@ impl Journal {
     /// # Errors
     /// [`JournalError`].
     pub async fn record_late(&self, record: &Record<Value, Value>) -> Result<(), JournalError> {
-        self.append(self.line(record)?, LargeParts::new()).await?;
+        self.append(record.at, self.line(record)?, LargeParts::new()).await?;
         show(record);
         Ok(())
     }
@@ -449,9 +449,9 @@ impl Journal {
         Ok(serde_json::to_vec(&ChainedLine { record, store })?)
     }
 
-    async fn append(&self, record: Vec<u8>, blobs: LargeParts) -> Result<(), JournalError> {
+    async fn append(&self, at: u64, record: Vec<u8>, blobs: LargeParts) -> Result<(), JournalError> {
         let (done, written) = oneshot::channel();
-        let append = Append { record, blobs, done };
+        let append = Append { at, record, blobs, done };
         self.work.try_send(JournalWork::Append(append)).map_err(|_| JournalError::Failed)?;
         let written = written.await.unwrap_or(false);
         self.broken.store(!written, Ordering::Relaxed);

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use attest_log::{GatewayCommits, Journal, StoreLink, StorePosition, StoreReplacement};
 use attest_store::{Replacement, Store, StoreMark, Wrote};
 
-/// Has each line of the journal say how far this store has come, and be written only when that is durable. The journal keeps the store open.
+/// Has each line of the journal say how far this store has come, and be written only when that is durable.
 #[must_use]
-pub fn with_store(journal: Journal, store: Arc<dyn Store>) -> Journal {
+pub fn with_store<S: Store + ?Sized + 'static>(journal: Journal, store: &Arc<S>) -> Journal {
     // The thread that writes does not keep it open: one that is closed is durable.
-    let synced = Arc::downgrade(&store);
+    let [seen, synced] = [(); 2].map(|()| Arc::downgrade(store));
+    let position = move || seen.upgrade()?.store_mark().map(position);
     let sync = move || synced.upgrade().map_or(Ok(()), |store| Ok(store.sync()?));
-    journal.with_store(StoreLink::new(move || store.store_mark().map(position), sync))
+    journal.with_store(StoreLink::new(position, sync))
 }
 
 /// Returns a store's mark as lines of the log have it.

@@ -30,7 +30,7 @@ async fn aggregated_decisions_also_wait_for_durable_uses() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
     let journal = open(folder.path());
-    let recorder = Recorder::new(Arc::new(with_store(journal, store.clone())), Arc::default());
+    let recorder = Recorder::new(Arc::new(with_store(journal, &store)), Arc::default());
     // Of more bytes than there are for strangers.
     let counted = async |decision: Decision| {
         let mut record = Record::new("d".to_owned(), decision, 0, "127.0.0.1:1".to_owned(), "worker".to_owned());

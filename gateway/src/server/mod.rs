@@ -196,7 +196,7 @@ impl Server {
         #[cfg(not(feature = "cluster"))]
         let machines = MachineObjects::default();
         let handshakes = admission.handshakes.clone();
-        let journal = with_store(journal, Arc::clone(&store)).with_company(move || handshakes.under_way());
+        let journal = with_store(journal, &store).with_company(move || handshakes.under_way());
         if cut > 0 {
             tracing::warn!("cut {cut} bytes off the attestation log: an incomplete last line that was never acknowledged");
         }

@@ -49,27 +49,28 @@ impl GroupCommit {
         }
     }
 
-    /// Takes further work while it is worth waiting for, up to `most`.
-    pub(super) fn gather<T>(&mut self, here: &mut Vec<T>, work: &Receiver<T>, most: usize) {
-        self.have_come(here.len(), Instant::now());
+    /// Takes further work while it is worth waiting for, up to `most`. Not all work is a record.
+    pub(super) fn gather<T>(&mut self, here: &mut Vec<T>, work: &Receiver<T>, most: usize, is_record: fn(&T) -> bool) {
+        self.have_come(here.iter().filter(|work| is_record(work)).count(), Instant::now());
         let pause = self.last.map_or(Duration::ZERO, |(written, took)| {
             pause((self.under_way)(), here.len(), took).saturating_sub(written.elapsed())
         });
         if !pause.is_zero() {
             thread::sleep(pause);
-            self.take(here, work, most);
+            self.take(here, work, most, is_record);
         }
         let begun = Instant::now();
         while here.len() < most && self.is_worth_it(here.len(), begun, Instant::now()) {
             thread::sleep(STEP);
-            self.take(here, work, most);
+            self.take(here, work, most, is_record);
         }
     }
 
-    fn take<T>(&mut self, here: &mut Vec<T>, work: &Receiver<T>, most: usize) {
-        let before = here.len();
-        here.extend(work.try_iter().take(most.saturating_sub(before)));
-        self.have_come(here.len() - before, Instant::now());
+    fn take<T>(&mut self, here: &mut Vec<T>, work: &Receiver<T>, most: usize, is_record: fn(&T) -> bool) {
+        let mut records = 0;
+        let room = most.saturating_sub(here.len());
+        here.extend(work.try_iter().take(room).inspect(|work| records += usize::from(is_record(work))));
+        self.have_come(records, Instant::now());
     }
 
     fn have_come(&mut self, many: usize, now: Instant) {
@@ -110,6 +111,10 @@ mod tests {
 
     fn many() -> Vec<()> {
         vec![(); FEW]
+    }
+
+    fn is_record(_: &()) -> bool {
+        true
     }
 
     /// Evaluates the wait rule for so many requests under way and records here, of which the last came so long after the first.
@@ -170,13 +175,13 @@ mod tests {
             if sent && more > 1 { 100 } else { 0 }
         });
         let mut here = many();
-        company.gather(&mut here, &work, 100);
+        company.gather(&mut here, &work, 100, is_record);
         assert_eq!((here.len(), work.try_iter().count()), (FEW + 4, 1));
         // Of more than there is room for, the others come next.
         let (sender, work) = mpsc::channel();
         let mut company = GroupCommit::new(move || (0..3).filter(|_| sender.send(()).is_ok()).count() * 100);
         let mut here = many();
-        company.gather(&mut here, &work, FEW + 5);
+        company.gather(&mut here, &work, FEW + 5, is_record);
         assert_eq!((here.len(), work.try_iter().count()), (FEW + 5, 1));
     }
 
@@ -201,7 +206,7 @@ mod tests {
                 ..GroupCommit::new(under_way)
             };
             let mut here = vec![()];
-            company.gather(&mut here, &work, 100);
+            company.gather(&mut here, &work, 100, is_record);
             here.len()
         };
         let long = Duration::from_secs(60);
@@ -214,10 +219,20 @@ mod tests {
     }
 
     #[test]
+    fn waits_for_records_only() {
+        let (sender, work) = mpsc::channel();
+        let (mut company, mut here) = (GroupCommit::new(|| 1000), many());
+        many().into_iter().for_each(|other| sender.send(other).unwrap());
+        company.last = Some((Instant::now(), LONGEST_PAUSE));
+        company.gather(&mut here, &work, 100, |()| false);
+        assert_eq!((here.len(), company.lately.len()), (2 * FEW, 0));
+    }
+
+    #[test]
     fn group_commit_wait_is_limited() {
         let (_sender, work) = mpsc::channel();
         let mut here = many();
-        GroupCommit::new(|| 1000).gather(&mut here, &work, 100);
+        GroupCommit::new(|| 1000).gather(&mut here, &work, 100, is_record);
         assert_eq!(here.len(), FEW);
     }
 }

@@ -85,7 +85,8 @@ async fn checkpoint_shares_the_fsync_of_its_records() {
         Ok(())
     };
     let journal = journal.with_store(StoreLink::new(position, sync));
-    let [first, second] = ["a", "b"].map(record);
+    let [first, mut second] = ["a", "b"].map(record);
+    second.at = 7;
     let (first, second, checkpoint, ()) = tokio::join!(
         journal.record(&first, Vec::new(), ()),
         async {
@@ -107,7 +108,12 @@ async fn checkpoint_shares_the_fsync_of_its_records() {
         ['0', '0', '1'],
         "a checkpoint has the position of the time when it is signed"
     );
-    assert!(log.ends_with('\n') && log.lines().last().unwrap().contains("\"count\":2"), "{log}");
+    let last: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["checkpoint"]["count"], &last["at"]),
+        (&2.into(), &7.into()),
+        "it is as late as the records that it signs"
+    );
 }
 
 #[test]
@@ -232,6 +238,7 @@ fn rejects_a_line_that_cannot_be_synced() {
     };
     let (done, _written) = oneshot::channel();
     let append = Append {
+        at: 1,
         record: b"{\"id\":\"a\"}".to_vec(),
         blobs: Vec::new(),
         done,

@@ -31,15 +31,28 @@ pub(super) enum JournalWork {
     Reopen(u64, oneshot::Sender<Result<bool, JournalError>>),
     BeginAnew(Vec<Point>, oneshot::Sender<Result<(), JournalError>>),
     /// Signs the records that came with it, too: they share an fsync.
-    Checkpoint(u64, oneshot::Sender<Result<(), JournalError>>),
+    Checkpoint(CheckpointRequest),
     Probe(oneshot::Sender<bool>),
 }
 
+pub(super) struct CheckpointRequest {
+    pub(super) at: u64,
+    pub(super) done: oneshot::Sender<Result<(), JournalError>>,
+}
+
 pub(super) struct Append {
+    pub(super) at: u64,
     /// A JSON object, which gets its place in the chain when it is written.
     pub(super) record: Vec<u8>,
     pub(super) blobs: LargeParts,
     pub(super) done: oneshot::Sender<bool>,
+}
+
+/// Work that shares an fsync.
+#[derive(Default)]
+struct Batch {
+    records: Vec<Append>,
+    checkpoints: Vec<CheckpointRequest>,
 }
 
 /// Lines since the start that no checkpoint covers yet.
@@ -88,24 +101,24 @@ impl JournalWriter {
             let mut here = vec![first];
             here.extend(work.try_iter().take(BATCH_LIMIT - 1));
             if let Some(company) = &mut self.group_commit {
-                company.gather(&mut here, work, BATCH_LIMIT);
+                company.gather(&mut here, work, BATCH_LIMIT, |work| matches!(work, JournalWork::Append(_)));
             }
-            let (mut batch, mut checkpoints) = (Vec::new(), Vec::new());
+            let mut batch = Batch::default();
             for work in here {
                 match work {
                     JournalWork::Stand(store) => self.store = Some(store),
                     JournalWork::Wait(company) => self.group_commit = Some(company),
-                    JournalWork::Append(append) => batch.push(append),
+                    JournalWork::Append(append) => batch.records.push(append),
+                    JournalWork::Checkpoint(asked) => batch.checkpoints.push(asked),
                     // What was asked for before stands in the file that was there before.
                     JournalWork::Reopen(at, done) => {
-                        self.append(std::mem::take(&mut batch), None);
+                        self.finish(std::mem::take(&mut batch));
                         drop(done.send(self.reopen(at)));
                     }
                     JournalWork::BeginAnew(after, done) => {
-                        self.append(std::mem::take(&mut batch), None);
+                        self.finish(std::mem::take(&mut batch));
                         drop(done.send(self.begin_chain(after)));
                     }
-                    JournalWork::Checkpoint(at, done) => checkpoints.push((at, done)),
                     JournalWork::Probe(done) => {
                         self.check_moved();
                         let synced = self.sync_store();
@@ -116,12 +129,19 @@ impl JournalWriter {
                     }
                 }
             }
-            self.append(batch, checkpoints.first().map(|(at, _)| *at));
-            for (at, done) in checkpoints {
-                let signed = self.checkpoint_if_due(at);
-                self.close_if_due(at);
-                drop(done.send(signed));
-            }
+            self.finish(batch);
+        }
+    }
+
+    fn finish(&mut self, Batch { records, checkpoints }: Batch) {
+        // No line is older than one before it.
+        let times = records.iter().map(|append| append.at);
+        let at = checkpoints.iter().map(|asked| asked.at).chain(times).max().unwrap_or_default();
+        self.append(records, (!checkpoints.is_empty()).then_some(at));
+        for asked in checkpoints {
+            let signed = self.checkpoint_if_due(at);
+            self.close_if_due(at);
+            drop(asked.done.send(signed));
         }
     }
 

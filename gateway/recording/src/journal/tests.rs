@@ -26,12 +26,22 @@ async fn spend(store: &dyn Store, id: &str) {
     store.spend(thing).await.unwrap();
 }
 
+#[test]
+fn journal_does_not_keep_the_store_open() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
+    let left = Arc::downgrade(&store);
+    let _journal = with_store(open(folder.path()).0, &store);
+    drop(store);
+    assert!(left.upgrade().is_none());
+}
+
 #[tokio::test]
 async fn writes_no_record_before_its_transaction_is_durable() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Embedded::open(&folder.path().join("gateway.db")).unwrap());
     let (journal, _) = open(folder.path());
-    let journal = with_store(journal, store.clone());
+    let journal = with_store(journal, &store);
     let lines = || fs::read_to_string(folder.path().join("attestation.jsonl")).unwrap().lines().count();
     spend(&*store, "a").await;
     journal.record(&record("a"), Vec::new(), ()).await.unwrap();

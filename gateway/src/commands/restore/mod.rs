@@ -273,7 +273,7 @@ fn record_last_acts(settings: &Settings) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (journal, _) = Journal::open(&settings.attestation_log(), signer, SegmentLimits::NEVER, blobs, Arc::new(()))?;
-        let journal = with_store(journal, Arc::clone(&store));
+        let journal = with_store(journal, &store);
         take(&journal, &*store, super::now()).await?;
         journal.checkpoint(super::now()).await?;
         Ok(())

@@ -28,29 +28,33 @@ pub(super) fn commits(site: &Site) -> usize {
     site.api.asked().iter().filter(|asked| is_commit(asked)).count()
 }
 
-/// Measures a single boot: concurrent boots share commits.
+/// Measures single boots: concurrent ones share commits. Of three, one is without what a gateway does every few seconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_boot_takes_the_documented_number_of_commits() {
+async fn a_boot_takes_the_documented_number_of_requests() {
+    const BOOTS: usize = 3;
     let site = Site::start();
     let mut gateway = gateway(&site, "one", "");
     gateway.command(&["store", "create-key"]);
-    let case = tpm();
-    gateway.endorse(&case, &[]);
+    let cases = [(); BOOTS].map(|()| tpm());
+    for case in &cases {
+        gateway.endorse(case, &[]);
+    }
     gateway.run();
     let full = gateway.rendered(POOL, "full");
     let document = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/how-to/replicas.md")).unwrap();
-    let (before, _) = document.split_once(" commits of its own at most").unwrap();
-    let most: usize = before.rsplit(' ').next().unwrap().parse().unwrap();
     let store: Arc<dyn attest_store::Store> = Arc::new(site.open("reader"));
     let seal = SealKeyRing::open_shared(store, &gateway.path("store.key"), now()).await.unwrap();
-    let before = commits(&site);
-    let challenge = gateway.challenge(&case, None);
-    let answer = gateway.answer_sealed(case, &challenge, &seal);
-    let ticket = gateway.post("/v1/attest/evidence", &answer).await.ticket();
-    gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
-    // What comes by itself, such as that it is there, is among them.
-    let of_the_boot = commits(&site) - before;
-    assert!((2..=most).contains(&of_the_boot), "{of_the_boot}");
+    let mut requests = Vec::new();
+    for case in cases {
+        let before = site.api.asked().len();
+        let challenge = gateway.challenge(&case, None);
+        let answer = gateway.answer_sealed(case, &challenge, &seal);
+        let ticket = gateway.post("/v1/attest/evidence", &answer).await.ticket();
+        gateway.config("/config/worker", &[&bearer(&ticket)]).await.is_config(&full);
+        requests.push(site.api.asked().len() - before);
+    }
+    let least = requests.iter().min().unwrap();
+    assert!(document.contains(&format!("takes {least} requests of its own,")), "{requests:?}");
 }
 
 /// A node may reach another gateway at each step.

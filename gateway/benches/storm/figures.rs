@@ -19,13 +19,13 @@ fn bounds(mode: Mode, name: &str) -> (Option<Bound>, Option<Bound>) {
     match (mode, name) {
         (_, NOT_FULL | FELL_BACK | TWICE | AGAIN) => both(Never, Never),
         (Mode::AtOnce, SPREAD) => both(AtMost(2.0), AtMost(2.0)),
-        (Mode::AtOnce, PEAK) => both(AtMost(200.0), AtMost(220.0)),
+        (Mode::AtOnce, PEAK) => both(AtMost(150.0), AtMost(220.0)),
         (Mode::ByToken, PEAK) => both(AtMost(200.0), AtMost(200.0)),
         (Mode::AtOnce, FAILED) => both(AtMost(1.0), AtMost(1.0)),
         (Mode::AtOnce, WRITTEN) => both(AtMost(70.0), AtMost(80.0)),
-        (Mode::AtOnce, DISK) => both(AtMost(8.0), AtMost(8.0)),
-        (Mode::AtOnce, RECEIVED) => both(AtMost(200.0), AtMost(260.0)),
-        (Mode::Syncs, SYNCS) => both(AtMost(0.05), AtMost(0.1)),
+        (Mode::AtOnce, DISK) => both(AtMost(7.0), AtMost(7.7)),
+        (Mode::AtOnce, RECEIVED) => both(AtMost(200.0), AtMost(200.0)),
+        (Mode::Syncs, SYNCS) => both(AtMost(0.05), AtMost(0.06)),
         _ => (None, None),
     }
 }

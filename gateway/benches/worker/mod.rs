@@ -21,7 +21,7 @@ pub const FILES: usize = 150;
 pub const UNITS: usize = 60;
 
 /// Sizes of the files in bytes, in turn: most are small, one in ten is a bundle of certificates or a static pod.
-const FILE_BYTES: [usize; 10] = [300, 1200, 500, 2400, 90, 800, 3000, 1600, 700, 9000];
+const FILE_BYTES: [usize; 10] = [300, 1200, 500, 3400, 90, 800, 4000, 2600, 700, 9000];
 /// Annotation of MachineConfigs that the operator has made itself.
 const GENERATED: &str = "machineconfiguration.openshift.io/generated-by-controller-version";
 
@@ -266,11 +266,17 @@ fn filler_text(number: usize, bytes: usize, marker: &str) -> String {
     if !marker.is_empty() {
         let _ = writeln!(text, "# {marker}");
     }
-    // Any step that is coprime to the modulus does: it is to be compressible like text, and no more.
+    // Any step that is coprime to the modulus does. With these lines, a rendered config becomes as small by gzip as a cluster's own: 778 KB
+    // of it were 152 KB.
     let mut state = number * 7919 + 17;
     while text.len() < bytes {
         state = (state * 1_103_515 + 12_345) % 2_147_483_648;
-        let _ = writeln!(text, "setting-{} = \"{state:x} and {}\"", state % 97, state % 1009);
+        let _ = writeln!(
+            text,
+            "setting-{} = \"{state:x} of this node, and {} of the others\"",
+            state % 97,
+            state % 1009
+        );
     }
     text
 }

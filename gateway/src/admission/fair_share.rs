@@ -35,7 +35,7 @@ struct FairShareState {
     limit: usize,
     next_id: u64,
     parts: HashMap<u64, HeldShare>,
-    /// What all have, by their networks.
+    /// The holdings of all sources, by their networks.
     all: ShareHolder,
 }
 

@@ -21,7 +21,7 @@ fn open_observed(folder: &Path, observer: Arc<dyn Observer>) -> Result<(Journal,
     )
 }
 
-/// Counts fsyncs.
+/// An observer that counts the fsyncs of the log.
 #[derive(Debug, Default)]
 struct Fsyncs(AtomicU64);
 

@@ -138,6 +138,25 @@ impl Log {
     }
 }
 
+/// Lines are in the order in which they were written. That of a decision which took long is older than those before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn warns_of_lines_that_are_older_than_a_decision_can_be_late() {
+    const LATE_SECONDS: u64 = 60;
+    let log = Log::written().await;
+    let earlier = log.records[..NOTHING].iter().filter_map(|record| record["at"].as_u64());
+    let latest = earlier.max().unwrap();
+    for (at, warns) in [(latest - LATE_SECONDS, false), (latest - LATE_SECONDS - 1, true)] {
+        let mut record = log.records[NOTHING].clone();
+        record["at"] = json!(at);
+        record["time"] = json!(attest_system::clock::rfc3339(at));
+        let mut lines = log.lines();
+        lines[NOTHING] = record.to_string();
+        let (sound, table) = log.audit(&lines);
+        assert!(sound, "{table}");
+        assert_eq!(table.contains("warning: it is older than an earlier line"), warns, "{table}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn attack_34_every_altered_field_is_found() {
     let log = Log::written().await;

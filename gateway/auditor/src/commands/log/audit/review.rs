@@ -31,6 +31,8 @@ const TICKET_LIMIT_SECONDS: u64 = 86_400;
 
 /// Longest id that is remembered: twice as long as those of decisions.
 const ID_LIMIT_BYTES: usize = 64;
+/// Longest time between a decision and its line: others that were decided later may come first.
+const LATE_SECONDS: u64 = 60;
 
 /// A decision as the log has it, with all that can be compared.
 struct ReviewedDecision(Record<Value>);
@@ -177,7 +179,7 @@ impl<'b> Reviewer<'b> {
         } else if !self.ids.insert(id.into()) {
             differences.add("an earlier decision has the same id");
         }
-        if at < self.latest {
+        if at.saturating_add(LATE_SECONDS) < self.latest {
             differences.warn(format!("it is older than an earlier line: {time} after {}", rfc3339(self.latest)));
         }
         self.latest = self.latest.max(at);

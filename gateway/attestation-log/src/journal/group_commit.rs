@@ -223,7 +223,8 @@ mod tests {
         let (sender, work) = mpsc::channel();
         let (mut company, mut here) = (GroupCommit::new(|| 1000), many());
         many().into_iter().for_each(|other| sender.send(other).unwrap());
-        company.last = Some((Instant::now(), LONGEST_PAUSE));
+        // As if the last write ended after this: nothing of the pause is over.
+        company.last = Some((Instant::now() + Duration::from_secs(60), LONGEST_PAUSE));
         company.gather(&mut here, &work, 100, |()| false);
         assert_eq!((here.len(), company.lately.len()), (2 * FEW, 0));
     }
